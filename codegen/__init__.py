@@ -1,0 +1,1 @@
+"""The tile-level Kernel IR and its printers."""

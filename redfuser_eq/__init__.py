@@ -1,0 +1,1 @@
+"""Cascaded reductions to one-pass kernels, discovered by equality saturation."""

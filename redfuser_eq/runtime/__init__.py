@@ -1,0 +1,1 @@
+"""Backends: what turns a Cascade into something that runs. One interface, one file a target."""

@@ -1,0 +1,1 @@
+"""Rule sets, one theme a file."""
