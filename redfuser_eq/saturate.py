@@ -1,0 +1,175 @@
+"""Saturation: run a rule set on a program's terms to a fixpoint, under a budget, and read the rows back.
+
+One base e-graph a rule set holds the schema and the rules; a program's terms live between a push and a
+pop, so that loading rules is paid once. A run cannot be interrupted, so the budget is checked between
+single iterations. What differs between egglog 13 and 14 would stand here; nothing has to so far.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .encode import Encoded
+from .terms import ANALYSIS, SCHEMA
+
+if TYPE_CHECKING:
+    from .rules import Rule, RuleSet
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of one saturation. rows: tuples in the e-graph; seconds: wall clock; rounds: outer rounds."""
+
+    rows: int = 20_000
+    seconds: float = 5.0
+    rounds: int = 60
+
+
+@dataclass
+class Rows:
+    """The e-graph at the end. nodes: class -> its nodes, each (constructor, fields) with class ids as ints
+    and literals as Python values; free, hi, lo: analyses; names: let variable -> class."""
+
+    nodes: dict[int, list[tuple[Any, ...]]] = field(default_factory=dict)
+    free: dict[int, int] = field(default_factory=dict)
+    over: dict[int, int] = field(default_factory=dict)
+    hi: dict[int, float] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Saturation:
+    rows: Rows
+    saturated: bool
+    stopped: str
+    size: int
+    seconds: float
+    fired: dict[str, int]
+
+
+class _Engine:
+    """The base e-graph of one rule set."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        from egglog import bindings  # imported late: it costs half a second
+
+        self.lock = threading.Lock()
+        self.graph = bindings.EGraph()
+        self.run(SCHEMA)
+        self.run("\n".join(f"{line[:-1]} :ruleset analyse)" for line in ANALYSIS.strip().splitlines()))
+        for rule in rules:
+            try:
+                self.run(rule.command)
+            except Exception as error:
+                raise ValueError(f"rule {rule.name!r} ({rule.statement}) is not valid egglog: {error}\n  {rule.command}") from error
+
+    def run(self, text: str) -> list[Any]:
+        return self.graph.run_program(*self.graph.parse_program(text))
+
+    def step(self, ruleset: str, fired: Counter[str]) -> bool:
+        """One iteration of a ruleset; whether anything changed."""
+        (output,) = self.run(f"(run {ruleset} 1)")
+        for name, count in output.report.num_matches_per_rule.items():
+            if count:
+                fired[name] += count
+        return bool(output.report.updated)
+
+    def size(self) -> int:
+        (output,) = self.run("(print-size)")
+        return sum(n for _, n in output.sizes)
+
+
+_engines: dict[RuleSet, _Engine] = {}
+_engines_lock = threading.Lock()
+
+
+def _engine(rules: RuleSet) -> _Engine:
+    with _engines_lock:
+        if rules not in _engines:
+            _engines[rules] = _Engine(rules)
+        return _engines[rules]
+
+
+def saturate(encoded: Encoded, rules: RuleSet, budget: Budget | None = None) -> Saturation:
+    """Run `rules` on a program's terms until nothing changes or the budget is spent."""
+    budget = budget or Budget()
+    engine = _engine(rules)
+    with engine.lock:
+        start = time.perf_counter()
+        engine.run("(push)")
+        try:
+            engine.run("\n".join(encoded.commands))
+            fired: Counter[str] = Counter()
+            stopped = _rounds(engine, budget, fired, start)
+            size = engine.size()
+            rows = read(engine.graph)
+        finally:
+            engine.run("(pop)")
+    names = {r.name for r in rules}
+    return Saturation(
+        rows,
+        not stopped,
+        stopped,
+        size,
+        time.perf_counter() - start,
+        {n: c for n, c in sorted(fired.items()) if n in names},
+    )
+
+
+def _rounds(engine: _Engine, budget: Budget, fired: Counter[str], start: float) -> str:
+    """Rounds of analyse*, tidy*, expand; the reason for stopping early, or "" at the fixpoint."""
+    for _ in range(budget.rounds):
+        changed = False
+        for ruleset, repeat in (("analyse", True), ("tidy", True), ("expand", False)):
+            while engine.step(ruleset, fired):
+                changed = True
+                if time.perf_counter() - start > budget.seconds:
+                    return f"time budget of {budget.seconds} s"
+                if engine.size() > budget.rows:
+                    return f"row budget of {budget.rows}"
+                if not repeat:
+                    break
+        if not changed:
+            return ""
+    return f"{budget.rounds} rounds"
+
+
+_LITERAL = {"i64": "value_to_i64", "f64": "value_to_f64", "String": "value_to_string"}
+
+
+def read(graph: Any) -> Rows:
+    """The rows of an e-graph as plain Python data. Subsumed rows are left out."""
+    rows = Rows()
+    ids: dict[Any, int] = {}
+    decode = {sort: getattr(graph, name) for sort, name in _LITERAL.items()}
+
+    def plain(sort: str, value: Any) -> Any:
+        convert = decode.get(sort)
+        if convert is not None:
+            return convert(value)
+        key = (sort, value)
+        if key not in ids:
+            ids[key] = len(ids)
+        return ids[key]
+
+    for name, function in graph.freeze().functions.items():
+        output = function.output_sort
+        if function.is_let_binding or name.startswith("$"):
+            for row in function.rows:
+                rows.names[name] = plain(output, row.output)
+        elif name in ("free", "over", "hi"):
+            table = getattr(rows, name)
+            for row in function.rows:
+                table[plain("E", row.inputs[0])] = plain(output, row.output)
+        elif output == "E":
+            sorts = function.input_sorts
+            for row in function.rows:
+                if not row.subsumed:
+                    node = (name, *(plain(s, v) for s, v in zip(sorts, row.inputs, strict=True)))
+                    rows.nodes.setdefault(plain(output, row.output), []).append(node)
+    return rows
