@@ -1,0 +1,319 @@
+"""Products in C: register-blocked contractions with an epilogue in registers, dot products, repacking, finiteness scans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redfuser_eq.errors import IRError
+from redfuser_eq.expr import Acc, Expr, Load, nodes
+
+from .c_expr import Elements, Place, Scope, row_step, state_at
+from .c_tile import TileStatements
+from .kernel import Array, Buffer, Contract, Dot, Operand, Pack, Scan
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where an operand lies: its base address, and the stride of each of its axes, as C text. panel: width, or 0."""
+
+    base: str
+    steps: dict[str, str]
+    tag: str
+    panel: int = 0
+    depth: str = ""
+
+
+class ContractStatements(TileStatements):
+    """Prints Contract, Dot, Pack and Scan. `functions` collects the functions they call."""
+
+    functions: list[str]
+
+    def memory(self, op: Operand, free: tuple[str, ...]) -> Memory:
+        """The operand at the start of the tile; `free` are the axes the caller walks."""
+        array = self.names.k.array(op.source)
+        if array is not None:
+            return self._array_memory(array, op, free)
+        b = self.names.k.buffer(op.source)
+        if b is None:
+            raise IRError(f"nothing in the kernel is called {op.source!r}")
+        parts, steps = [self.names.get("buf", b.name)], {}
+        for d, (own, axis) in enumerate(zip(b.dims, op.dims, strict=True)):
+            step = self.names.step(b, d)
+            last = d == len(b.dims) - 1
+            steps[axis] = str(b.panel) if b.panel and d == len(b.dims) - 2 else step
+            where = self._start(own, axis in free, b.shared)
+            if where == "0":
+                continue
+            if b.panel and last:
+                parts.append(f"{where} * ({self.names.size(b.sizes[-2])})")
+            else:
+                parts.append(f"{where} * {steps[axis]}" if steps[axis] != "1" else where)
+        depth = f"({self.names.size(b.sizes[-2])})" if b.panel else ""
+        return Memory(" + ".join(parts), steps, "real", b.panel, depth)
+
+    def _array_memory(self, array: Array, op: Operand, free: tuple[str, ...]) -> Memory:
+        parts, steps = [self.names.array(array)], {}
+        for d, axis in enumerate(op.dims):
+            step = self.names.stride(array, d)
+            steps[axis] = step
+            where = self._start(axis, axis in free, True)
+            if where != "0" and step != "0":
+                parts.append(f"{where} * {step}" if step != "1" else where)
+        return Memory(" + ".join(parts), steps, array.dtype)
+
+    def _start(self, axis: str, free: bool, shared: bool) -> str:
+        if axis not in self.at:
+            return "0"
+        if free:
+            return self.at[axis].start if shared else "0"
+        return self.at[axis].whole if shared else self.at[axis].offset
+
+    def _total(self, axis: str) -> str:
+        """How many elements of an axis the tile has."""
+        if not axis:
+            return "1"
+        return self.counts.get(axis, self.names.extent(axis))
+
+    # ---- contractions
+    def do_contract(self, s: Contract) -> list[str]:
+        width = s.nv
+        a, b = self.memory(s.a, (s.i, s.c)), self.memory(s.b, (s.c, s.j))
+        w = f"({s.nv} * LANES)"
+        n_i, n_j, n_c = self._total(s.i), self._total(s.j), self._total(s.c)
+        dst, d_i = self._destination(s)
+        straight = not b.panel
+        heights = sorted({s.mr, -(-s.mr // 2), 1} if s.i else {1}, reverse=True)
+        names = {(h, t): self.names.fresh("contract_") for h in heights for t in ((False, True) if straight else (False,))}
+        params, args = self._epilogue_arguments(s)
+        for (h, t), name in names.items():
+            self.functions.append(self._micro(s, name, h, t, a, b, d_i, params))
+        b_at = f"p * {b.depth} + c0 * {b.panel}" if b.panel else f"p + c0 * {b.steps[s.c]}"
+        a_i = a.steps.get(s.i, "0")
+        call = (
+            f"(ctx, {a.base} + i * {a_i} + c0 * {a.steps[s.c]}, {b.base} + {b_at}, rf_min({s.c_block}, {n_c} - c0), {dst} + i * {d_i} + p, "
+            f"c0 == 0, c0 + {s.c_block} >= {n_c}, test, {n_j} - p{args})"
+        )
+        body = []
+        for h in heights:
+            text = f"{names[h, False]}{call};"
+            if straight:
+                text = f"if (whole) {text} else {names[h, True]}{call};"
+            body.append(f"for (; i + {h} <= {n_i}; i += {h}) {{ {text} }}")
+        del width
+        return [f"for (int64_t c0 = 0; c0 < {n_c} || c0 == 0; c0 += {s.c_block}) for (int64_t p = 0; p < {n_j}; p += {w}) {{",
+                f"int64_t i = 0; const int whole = p + {w} <= {n_j}; const int test = {self.cut} || !whole; (void)whole;",
+                *body, "}"]  # fmt: skip
+
+    def _destination(self, s: Contract) -> tuple[str, str]:
+        """(base address at the tile's first row, stride between rows)."""
+        state = self.states.get(s.dst)
+        if state is not None:
+            row = f" + {self.at[s.i].start} * {row_step(self.names, state)}" if self.phase.row_loop and s.i else ""
+            return self.names.get("acc", s.dst) + row, row_step(self.names, state)
+        m = self.memory(Operand(s.dst, self._dims(s.dst)), (s.i, s.j))
+        return m.base, m.steps.get(s.i, "0")
+
+    def _dims(self, name: str) -> tuple[str, ...]:
+        b: Buffer | None = self.names.k.buffer(name)
+        if b is None:
+            raise IRError(f"nothing in the kernel is called {name!r}")
+        return b.dims
+
+    def _epilogue_arguments(self, s: Contract) -> tuple[str, str]:
+        """Parameters and arguments beyond the common ones: places of the bound axes, and the states it folds into."""
+        params, args = [], []
+        if s.score is not None or s.folds:
+            for axis in sorted(self.at):
+                start = self.at[axis].start
+                if start != "0":
+                    params.append(f"int64_t {start}")
+                    args.append(start)
+            for side, var in ((s.i, "i"), (s.j, "p")):
+                if side:
+                    params.append(f"int64_t {self.names.var(side)}")
+                    args.append(var)
+            for f in s.folds:
+                acc = self.names.get("acc", f.acc)
+                for suffix in ("", "_at") if self.states[f.acc].indexed else ("",):
+                    params.append(f"rf_real *{acc}{suffix}")
+                    args.append(acc + suffix)
+        if s.factor:
+            params.append("const rf_real *factor")
+            args.append(f"{self.names.get('buf', s.factor)} + i")
+        for n, (coefficient, column) in enumerate(s.rank):
+            params += [f"const rf_real *coefficient{n}", f"const rf_real *column{n}"]
+            args += [f"{self.names.get('buf', coefficient)} + i", f"{self.names.get('acc', column)} + p"]
+        return "".join(", " + p for p in params), "".join(", " + a for a in args)
+
+    def _micro(self, s: Contract, name: str, mr: int, masked: bool, a: Memory, b: Memory, d_i: str, params: str) -> str:
+        """The register block: zero or load, multiply-add over c; after the last block of c, map, fold and store."""
+        over_i, over_j = f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++)", f"RF_UNROLL({s.nv}) for (int j = 0; j < {s.nv}; j++)"
+        b_c, cell = str(b.panel) if b.panel else b.steps[s.c], f"d + i * {d_i} + j * LANES"
+        a_i, a_c = a.steps.get(s.i, "0"), a.steps[s.c]
+        out = [f"RF_NOINLINE void {name}(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, "
+               f"int zero, int last, int test, int64_t nj{params}) {{", "(void)ctx; (void)last; (void)test; (void)nj; (void)zero;",
+               f"V x[{mr}][{s.nv}];"]  # fmt: skip
+        if masked:
+            out += [f"M ok[{s.nv}]; {over_j} ok[j] = tail(nj - j * LANES);"]
+        out += self._start_lines(s, over_i, over_j, cell)
+        load = [f"ldm_real(ok[{j}], b + {j} * LANES)" if masked else f"ld_real(b + {j} * LANES)" for j in range(s.nv)]
+        out += [f"for (int64_t c = 0; c < n; c++, a += {a_c}, b += {b_c}) {{",
+                " ".join(f"V b{j} = {load[j]}; IN_REGISTER(b{j});" for j in range(s.nv)),
+                f"{over_i} {{ const V y = set1(a[i * {a_i}]); " + " ".join(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(s.nv)) + " }", "}"]  # fmt: skip
+        store = f"{over_i} {over_j} st_real({cell}, x[i][j]);"
+        if s.score is None and not s.folds:
+            return "\n".join([*out, store, "}"])
+        out += [f"if (!last) {{ {store} return; }}"]
+        out += ["if (!test) {", *self._epilogue(s, over_i, over_j, cell, False), "} else {", *self._epilogue(s, over_i, over_j, cell, True), "}"]
+        return "\n".join([*out, "}"])
+
+    def _start_lines(self, s: Contract, over_i: str, over_j: str, cell: str) -> list[str]:
+        zero = f"{over_i} {over_j} x[i][j] = set1(0);"
+        if s.start == "zero":
+            return [f"if (zero) {{ {zero} }} else {{ {over_i} {over_j} x[i][j] = ld_real({cell}); }}"]
+        x = f"ld_real({cell})"
+        if not s.factor and not s.rank:
+            return [f"{over_i} {over_j} x[i][j] = {x};"]
+        first = f"{x} * set1(factor[i])" if s.factor else x
+        for n in range(len(s.rank)):
+            first = f"v_fma(set1(coefficient{n}[i]), ld_real(column{n} + j * LANES), {first})"
+        return [f"if (zero) {{ {over_i} {over_j} x[i][j] = {first}; }} else {{ {over_i} {over_j} x[i][j] = {x}; }}"]
+
+    def _epilogue(self, s: Contract, over_i: str, over_j: str, cell: str, tested: bool) -> list[str]:
+        rows_in_lanes = s.j == self.phase.row and bool(s.j)
+        outer, inner = (over_j, over_i) if rows_in_lanes else (over_i, over_j)
+        at = dict(self.at)
+        vi, vj = (self.names.var(x) if x else "0" for x in (s.i, s.j))
+        if s.i:
+            at[s.i] = Place(self.at[s.i].start, f"({vi} + i)")
+        at[s.j] = Place(self.at[s.j].start, f"({vj} + j * LANES)")
+        scope = Scope(frozenset(), [])
+        el = Elements(self.names, self.phase, at, s.j, [scope], "m" if tested else "")
+        el.given_sources[s.raw] = "x[i][j]"
+        score = s.score if tested or s.open_score is None else s.open_score
+        begin: list[str] = []
+        lines: list[str] = []
+        end: list[str] = []
+        if score is not None:
+            el.given_sources[s.dst] = el.value(score)
+        saved = self.at
+        self.at = at
+        for f in s.folds:
+            if not rows_in_lanes:
+                raise IRError(f"{f.acc!r}: a fold in a contraction's registers needs the rows in the lanes")
+            reg = self.names.fresh("a")
+            begin += self.load_state(f, reg, el)
+            lines += self.fold(f, reg, el, "")
+            end += self.save_state(f, reg, el)
+        self.at = saved
+        if s.keep:
+            lines.append(f"st_real({cell}, {el.given_sources.get(s.dst, 'x[i][j]')});")
+        m = "const M m = tail(nj - j * LANES); (void)m;" if tested else ""
+        return [f"{outer} {{", *([m] if rows_in_lanes else []), *begin, f"{inner} {{", *([] if rows_in_lanes else [m]),
+                *scope.lines, *lines, "}", *end, "}"]  # fmt: skip
+
+    # ---- dot products
+    def do_dot(self, s: Dot) -> list[str]:
+        a, b = self.memory(s.a, (s.i, s.c)), self.memory(s.b, (s.k, s.c))
+        name, b_c, b_k = self.names.fresh("dot_"), b.steps[s.c], b.steps.get(s.k, "0")
+        d = self.memory(Operand(s.dst, self._dims(s.dst)), (s.i, s.k))
+        d_k = d.steps[s.k]
+
+        def at(m: Memory, step: str, mask: str) -> str:
+            p = "a" if m is a else "b"
+            where = f"{p} + (c{step})" if m.steps[s.c] == "1" else f"{p} + (c{step}) * {m.steps[s.c]}"
+            if m.steps[s.c] == "1":
+                return f"ldm_{m.tag}({mask}, {where})" if mask else f"ld_{m.tag}({where})"
+            return f"lds_{m.tag}({where}, {m.steps[s.c]}, {mask or 'm_all()'})"
+
+        fetch = f"PREFETCH(b + c * {b_c} + {s.prefetch}); " if s.prefetch else ""
+        self.functions.append("\n".join([
+            f"RF_NOINLINE void {name}(const struct context *ctx, rf_real *d, const {a.tag}_t *a, const {b.tag}_t *b, int64_t n, int64_t nc) {{",
+            "(void)ctx;",
+            f"for (int64_t k = 0; k < n; k++, b += {b_k}) {{ V x = set1(0), y = set1(0); int64_t c = 0;",
+            f"for (; c + 2 * LANES <= nc; c += 2 * LANES) {{ {fetch}x = v_fma({at(a, '', '')}, {at(b, '', '')}, x); "
+            f"y = v_fma({at(a, ' + LANES', '')}, {at(b, ' + LANES', '')}, y); }}",
+            f"for (; c < nc; c += LANES) {{ const M m = tail(nc - c); x = v_fma({at(a, '', 'm')}, {at(b, '', 'm')}, x); }}",
+            f"d[k * {d_k}] = h_sum(x + y); }}", "}"]))  # fmt: skip
+        i_a, i_d = a.steps.get(s.i, "0"), d.steps.get(s.i, "0")
+        return [f"for (int64_t i = 0; i < {self._total(s.i)}; i++)",
+                f"{name}(ctx, {d.base} + i * {i_d}, {a.base} + i * {i_a}, {b.base}, {self._total(s.k)}, {self._total(s.c)});"]  # fmt: skip
+
+    # ---- repacking
+    def do_pack(self, s: Pack) -> list[str]:
+        b = self.names.k.buffer(s.dst)
+        if b is None:
+            raise IRError(f"nothing in the kernel is called {s.dst!r}")
+        *outer, c, j = b.dims
+        loops = [a for a in outer if a not in self.at]
+        out: list[str] = []
+        with self._columns(out, tuple(loops)):
+            base = self.memory(Operand(s.dst, b.dims), (c, j))
+            extra = [f"{self.at[a].whole} * {self.names.step(b, d)}" for d, a in enumerate(b.dims) if a in loops]
+            at = " + ".join([base.base, *extra])
+            out += self._pack_panels(s, b, at, c, j) if b.panel else self._pack_rows(s, b, at, c, j)
+        return out
+
+    def _pack_panels(self, s: Pack, b: Buffer, base: str, c: str, j: str) -> list[str]:
+        """dst[panel][c][width], zeros past the last lane: straight where the source runs along the panel, transposed in
+        registers where it runs along c."""
+        w, depth = b.panel, f"({self.names.size(b.sizes[-2])})"
+        n_j, n_c = self._total(j), self._total(c)
+        cv = self.names.var(c)
+        c_start = self.at[c].start if c in self.at else "0"
+        j_start = self.at[j].start if j in self.at else "0"
+        head = [f"for (int64_t p = 0; p < {n_j}; p += {w}) for (int64_t l = 0; l < {w}; l += LANES) {{",
+                f"rf_real *to = {base} + p * {depth} + l; const int64_t left = {n_j} - p - l; (void)left;"]  # fmt: skip
+        if s.lane != c:
+            scope = Scope(frozenset(), [])
+            el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, "(p + l)")}, j, [scope], "m")
+            value = el.value(s.expr)
+            return [*head, f"const M m = tail(left); for (int64_t {cv} = 0; {cv} < {n_c}; {cv}++) {{", *scope.lines,
+                    f"st_real(to + {cv} * {w}, keep(m, {value}));", "}", "}"]  # fmt: skip
+        scope = Scope(frozenset(), [])
+        el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, "(p + l + q)")}, c, [scope], "m")
+        value = el.value(s.expr)
+        return [*head, f"for (int64_t {cv} = 0; {cv} < {n_c}; {cv} += LANES) {{", f"V r[LANES]; const M m = tail({n_c} - {cv});",
+                "for (int q = 0; q < LANES; q++) {", "r[q] = set1(0); if (q < left) {", *scope.lines, f"r[q] = {value};", "}", "}",
+                "v_transpose(r);", f"for (int q = 0; q < LANES && {cv} + q < {n_c}; q++) st_real(to + ({cv} + q) * {w}, r[q]);", "}", "}"]  # fmt: skip
+
+    def _pack_rows(self, s: Pack, b: Buffer, base: str, c: str, j: str) -> list[str]:
+        """dst[c][j], the vector along j."""
+        cv, jv = self.names.var(c), self.names.var(j)
+        n_c, n_j = self._total(c), self._total(j)
+        step = self.names.step(b, len(b.dims) - 2)
+        scope = Scope(frozenset(), [])
+        c_start = self.at[c].start if c in self.at else "0"
+        j_start = self.at[j].start if j in self.at else "0"
+        el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, jv)}, j, [scope], "m")
+        value = el.value(s.expr)
+        return [f"for (int64_t {cv} = 0; {cv} < {n_c}; {cv}++) for (int64_t {jv} = 0; {jv} < {n_j}; {jv} += LANES) {{",
+                f"const M m = tail({n_j} - {jv});", *scope.lines, f"stm_real(m, {base} + {cv} * {step} + {jv}, {value});", "}"]  # fmt: skip
+
+    def do_scan(self, s: Scan) -> list[str]:
+        """x * 0 is NaN exactly where x is not finite."""
+        axes = sorted(s.expr.axes - {s.lane} - (set(self.at) - set(self.counts)))
+        out: list[str] = ["{", "V bad = set1(0);"]
+        saved = dict(self.at)
+        for a in axes:
+            v = self.names.var(a)
+            out.append(f"for (int64_t {v} = 0; {v} < {self._total(a)}; {v}++)")
+            self.at[a] = Place(saved[a].start if a in saved else "0", v)
+        lane = self.names.var(s.lane)
+        self.at[s.lane] = Place(saved[s.lane].start if s.lane in saved else "0", lane)
+        scope = Scope(frozenset(), [])
+        el = self.elements(s.lane, [scope], "m")
+        value = el.value(s.expr)
+        out += [f"for (int64_t {lane} = 0; {lane} < {self._total(s.lane)}; {lane} += LANES) {{", f"const M m = tail({self._total(s.lane)} - {lane});",
+                *scope.lines, f"bad = bad + keep(m, {value} * set1(0));", "}",
+                f"if (m_any(m_isnan(bad))) {{ const rf_real no = 0; __atomic_store({self.names.get('buf', s.flag)}, &no, __ATOMIC_RELAXED); }}", "}"]  # fmt: skip
+        self.at = saved
+        return out
+
+
+def loads_of(*exprs: Expr) -> list[Load]:
+    """The loads below some expressions."""
+    return [e for e in nodes(*exprs) if isinstance(e, Load)]
+
+
+__all__ = ["Acc", "ContractStatements", "loads_of", "state_at"]

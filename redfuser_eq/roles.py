@@ -1,0 +1,205 @@
+"""What each axis of a pass is for, read off the terms alone.
+
+The row side of a pass: the axes of its parameters (accumulators that others read as running values), and the axes all the
+others share. Axes beyond it are an accumulator's columns. A product is a sum over an inner axis of two factors, of which one
+knows nothing of the stream and the other nothing of the rows: a matrix product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from .cascade import Accumulator, Cascade, Pass
+from .expr import Acc, Cast, Const, Expr, Index, Load, Map, Prev, Reduce, nodes, transform
+from .ops import MONOIDS
+
+Axes = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """rows: the row side, in order; columns: for each accumulator its axes beyond the row side; keep: accumulators whose
+    value before a tile is read after they moved; params: those whose running value is read."""
+
+    stream: str
+    accs: tuple[Accumulator, ...]
+    levels: tuple[tuple[Accumulator, ...], ...]
+    rows: Axes
+    columns: Mapping[str, Axes]
+    params: frozenset[str]
+    keep: frozenset[str]
+
+
+def factors(e: Expr) -> list[Expr]:
+    """The factors of a product, left to right."""
+    if isinstance(e, Map) and e.op == "mul" and e.dtype != bool:
+        return factors(e.args[0]) + factors(e.args[1])
+    if isinstance(e, Map) and e.op == "square":
+        return factors(e.args[0]) * 2
+    return [e]
+
+
+def product(fs: Iterable[Expr]) -> Expr | None:
+    """The product of some factors, or None for none."""
+    out: Expr | None = None
+    for f in fs:
+        out = f if out is None else Map("mul", (out, f), np.result_type(out.dtype, f.dtype))
+    return out
+
+
+def split_columns(lift: Expr, columns: Iterable[str]) -> tuple[Expr | None, Expr | None]:
+    """(factors free of the columns, factors that vary over them) of a lift."""
+    cols = set(columns)
+    fs = factors(lift)
+    return product(f for f in fs if not f.axes & cols), product(f for f in fs if f.axes & cols)
+
+
+def classify(p: Pass, carried: frozenset[str] = frozenset()) -> Roles:
+    """Roles of the axes of one pass; `carried` names accumulators of earlier passes of the same phase."""
+    accs = p.accumulators
+    levels = tuple(tuple(x) for x in p.levels())
+    depth = {a.name: n for n, level in enumerate(levels) for a in level}
+    read = set(p.params())
+    keep = {n for a in accs for n in a.previous() if n in depth and depth[n] < depth[a.name]}
+    for a in accs:
+        if a.rebase is not None:
+            keep |= {e.name for e in nodes(a.rebase) if isinstance(e, Acc) and e.name in depth}
+    del carried
+    base = {x for a in accs if a.name in read or MONOIDS[a.op].state == "top" for x in a.axes}
+    others = [a for a in accs if a.name not in read and MONOIDS[a.op].state != "top"]
+    common = set.intersection(*(set(a.axes) for a in others if a.axes)) if any(a.axes for a in others) else set()
+    common -= base
+    common -= _column_axes(others, common, base, p.axis)
+    order = [x for a in accs for x in a.axes]
+    rows = tuple(dict.fromkeys(x for x in order if x in base | common))
+    columns = {a.name: tuple(x for x in a.axes if x not in rows) for a in accs}
+    keep = {n for n in keep if not columns[n]}
+    return Roles(p.axis, accs, levels, rows, columns, frozenset(read), frozenset(keep))
+
+
+def _column_axes(accs: list[Accumulator], common: set[str], base: set[str], stream: str) -> set[str]:
+    """Among the axes that all the accumulators share, one that makes a matrix product of a lift: some factor varies over
+    the stream and it but over none of the others, and some factor varies over another axis."""
+    for a in accs:
+        if a.op != "sum":
+            continue
+        fs = factors(a.lift)
+        for x in reversed([x for x in a.axes if x in common]):
+            rest = (common | base) - {x}
+            with_x = [f for f in fs if x in f.axes]
+            others = [f for f in fs if x not in f.axes and f.axes & rest]
+            if with_x and others and stream in with_x[-1].axes and not any(f.axes & rest - _batch(fs, rest) for f in with_x):
+                return {x}
+    return set()
+
+
+def _batch(fs: list[Expr], rest: set[str]) -> set[str]:
+    """Axes that every factor with axes of its own carries."""
+    own = [f.axes for f in fs if f.axes]
+    return {x for x in rest if all(x in axes for axes in own)}
+
+
+@dataclass(frozen=True)
+class Product:
+    """node = sum over `inner` of row * stream (expressions); inner: its axis."""
+
+    node: Reduce
+    inner: str
+    row: Expr
+    stream: Expr
+
+
+def find_product(lifts: Iterable[Expr], stream: str, row: str) -> Product | None:
+    """The matrix product inside the lifts: the one reduction that varies over the stream and whose factors separate."""
+    found = {e for e in nodes(*lifts) if isinstance(e, Reduce) and stream in e.axes and (not row or row in e.axes)}
+    outer = [e for e in found if not any(e is not o and e in set(nodes(o)) for o in found)]
+    for e in sorted(outer, key=repr):
+        if e.op != "sum" or any(isinstance(n, (Acc, Prev, Reduce)) for n in nodes(e.body)):
+            continue
+        fs = factors(e.body)
+        along = [f for f in fs if stream in f.axes]
+        rest = [f for f in fs if stream not in f.axes]
+        a, b = product(rest), product(along)
+        if a is None or b is None or (row and (row in b.axes or row not in a.axes)) or e.axis not in a.axes or e.axis not in b.axes:
+            continue
+        return Product(e, e.axis, a, b)
+    return None
+
+
+def compute_type(c: Cascade, extents: Mapping[str, int]) -> str:
+    """ "double" when something must be exact beyond 2^24 or is float64, else "float".
+
+    An integer that is only compared with positions needs no more than float32, because rounding is monotone."""
+    big = any(n > 1 << 24 for n in extents.values())
+    for a in c.accumulators():
+        if a.dtype == np.float64 or (a.dtype.kind in "iu" and MONOIDS[a.op].state == "value"):
+            return "double"
+    roots = [e for a in c.accumulators() for e in (a.lift, a.rebase) if e is not None] + [o.expr for o in c.outputs]
+    compared: set[Expr] = set()
+    exact: set[Expr] = set()
+    for e in nodes(*roots):
+        if e.dtype == np.float64:
+            return "double"
+        if isinstance(e, Map) and e.op in ("lt", "le", "gt", "ge", "eq", "ne"):
+            for x, other in (e.args, e.args[::-1]):
+                if all(isinstance(n, (Index, Const)) or (isinstance(n, Map) and n.op in ("add", "sub")) for n in nodes(other)):
+                    compared.add(x)
+        if not isinstance(e, (Load, Index, Const)):
+            exact |= {x for x in e.args if x not in compared or not isinstance(e, Map) or e.op not in ("lt", "le", "gt", "ge", "eq", "ne")}
+    for e in nodes(*roots):
+        wide = isinstance(e, Load) and e.dtype.kind in "iu" and e.dtype.itemsize >= 4
+        if wide and (e in exact or e in roots):
+            return "double"
+        if isinstance(e, Index) and big:
+            return "double"
+    pairs = any(MONOIDS[a.op].state != "value" for a in c.accumulators())
+    return "double" if big and pairs else "float"
+
+
+def rename_sources(e: Expr, names: Mapping[str, Load]) -> Expr:
+    """Accumulators that lie in memory, read as what they are: Acc(name) -> Load."""
+
+    def f(x: Expr) -> Expr | None:
+        if isinstance(x, Acc):
+            return names.get(x.name if x.field == "value" else f"{x.name}.{x.field}")
+        return None
+
+    return transform(e, f)
+
+
+def additive_inverse(e: Expr) -> Expr:
+    """-e."""
+    return Map("neg", (e,), e.dtype)
+
+
+def terms(e: Expr) -> list[Expr]:
+    """The addends of a sum, with subtraction and negation written as negated addends."""
+    if isinstance(e, Map) and e.op == "add":
+        return terms(e.args[0]) + terms(e.args[1])
+    if isinstance(e, Map) and e.op == "sub":
+        return terms(e.args[0]) + [additive_inverse(x) for x in terms(e.args[1])]
+    return [e]
+
+
+def has_float_range(e: Expr) -> bool:
+    """Whether values of e can be NaN or infinite."""
+    return e.dtype.kind not in "iub"
+
+
+__all__ = [
+    "Cast",
+    "Product",
+    "Roles",
+    "classify",
+    "compute_type",
+    "factors",
+    "find_product",
+    "has_float_range",
+    "product",
+    "rename_sources",
+    "split_columns",
+    "terms",
+]
