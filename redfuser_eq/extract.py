@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,13 +46,6 @@ class Best:
     @property
     def rank(self) -> tuple[int, int, float]:
         return (self.unsafe, sum(n for _, n in self.levels), self.work)
-
-
-@dataclass
-class Refusals:
-    """What extraction would not use, for explanations."""
-
-    unsafe: set[str] = field(default_factory=set)
 
 
 def children(node: Node) -> tuple[int, ...]:
@@ -93,6 +86,7 @@ class Extractor:
         self.banned: set[Key] = set()
         self.extra: dict[Key, float] = {}
         self.without: set[Key] = set()
+        self.refused: set[str] = set()
         self.best = self._fixpoint()
 
     # ---- costs
@@ -186,6 +180,8 @@ class Extractor:
                 op = node[1]
                 if op in ("exp", "exp2") and not self.rows.hi.get(node[2], math.inf) <= SAFE:
                     unsafe = max(unsafe, _WRITTEN if c in self.written else _DERIVED)
+                    if unsafe == _DERIVED:
+                        self.refused.add(f"a form with {op} of an unbounded argument")
                 work += here * (OPS[op].cost if op in OPS else 2.0)
             case "B":
                 work += here * OPS[node[1]].cost

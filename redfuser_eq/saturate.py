@@ -2,7 +2,7 @@
 
 One base e-graph a rule set holds the schema and the rules; a program's terms live between a push and a
 pop, so that loading rules is paid once. A run cannot be interrupted, so the budget is checked between
-single iterations. What differs between egglog 13 and 14 would stand here; nothing has to so far.
+a few iterations. What differs between egglog 13 and 14 would stand here; nothing has to so far.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .encode import Encoded
-from .terms import ANALYSIS, SCHEMA
+from .terms import ANALYSIS, FACTS, SCHEMA, parse, unparse
 
 if TYPE_CHECKING:
     from .rules import Rule, RuleSet
@@ -61,7 +61,8 @@ class _Engine:
         self.lock = threading.Lock()
         self.graph = bindings.EGraph()
         self.run(SCHEMA)
-        self.run("\n".join(f"{line[:-1]} :ruleset analyse)" for line in ANALYSIS.strip().splitlines()))
+        self.run("\n".join(f"{unparse(rule)[:-1]} :ruleset analyse)" for rule in parse(ANALYSIS)))
+        self.run(FACTS)
         for rule in rules:
             try:
                 self.run(rule.command)
@@ -71,13 +72,12 @@ class _Engine:
     def run(self, text: str) -> list[Any]:
         return self.graph.run_program(*self.graph.parse_program(text))
 
-    def step(self, ruleset: str, fired: Counter[str]) -> bool:
-        """One iteration of a ruleset; whether anything changed."""
-        (output,) = self.run(f"(run {ruleset} 1)")
-        for name, count in output.report.num_matches_per_rule.items():
-            if count:
-                fired[name] += count
-        return bool(output.report.updated)
+    def step(self, ruleset: str, limit: int, fired: Counter[str]) -> bool:
+        """Up to `limit` iterations of a ruleset, fewer at its fixpoint; whether anything changed."""
+        (output,) = self.run(f"(run {ruleset} {limit})")
+        report = output.report
+        fired.update(report.num_matches_per_rule)
+        return bool(report.updated)
 
     def size(self) -> int:
         (output,) = self.run("(print-size)")
@@ -117,7 +117,7 @@ def saturate(encoded: Encoded, rules: RuleSet, budget: Budget | None = None) -> 
         stopped,
         size,
         time.perf_counter() - start,
-        {n: c for n, c in sorted(fired.items()) if n in names},
+        {n: c for n, c in sorted(fired.items()) if c and n in names},
     )
 
 
@@ -125,15 +125,12 @@ def _rounds(engine: _Engine, budget: Budget, fired: Counter[str], start: float) 
     """Rounds of analyse*, tidy*, expand; the reason for stopping early, or "" at the fixpoint."""
     for _ in range(budget.rounds):
         changed = False
-        for ruleset, repeat in (("analyse", True), ("tidy", True), ("expand", False)):
-            while engine.step(ruleset, fired):
-                changed = True
-                if time.perf_counter() - start > budget.seconds:
-                    return f"time budget of {budget.seconds} s"
-                if engine.size() > budget.rows:
-                    return f"row budget of {budget.rows}"
-                if not repeat:
-                    break
+        for ruleset, limit in (("analyse", 12), ("tidy", 12), ("expand", 1)):
+            changed |= engine.step(ruleset, limit, fired)
+            if time.perf_counter() - start > budget.seconds:
+                return f"time budget of {budget.seconds} s"
+            if engine.size() > budget.rows:
+                return f"row budget of {budget.rows}"
         if not changed:
             return ""
     return f"{budget.rounds} rounds"

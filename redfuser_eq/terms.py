@@ -20,6 +20,7 @@ Conditions: `(dep k e)`, `(indep k e)`, `(static k e)`, `(dynamic k e)`, `(pure 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from functools import lru_cache
 
@@ -61,6 +62,12 @@ SCHEMA = """
 (relation casts (String))
 (relation multiplicative (String))
 (relation exponential (String))
+(relation increasing (String))
+(relation decreasing (String))
+(relation streams (String))
+(relation at_least (String f64))
+(relation at_most (String f64))
+(relation mean_of (i64 E E E))
 (relation want_factor (i64 E))
 (relation want_addend (i64 E))
 (relation factor (i64 E E E))
@@ -81,6 +88,9 @@ SCHEMA = """
 (integral "round")
 (ordered "max")
 (ordered "min")
+(streams "sum")
+(streams "max")
+(streams "min")
 """
 
 # Structure of terms: what every rule's side conditions stand on, so no rule set can leave it out.
@@ -88,36 +98,30 @@ ANALYSIS = """
 (rule ((U f a) (exponential f)) ((set (hi a) inf)))
 (rule ((= c (Num x))) ((set (free c) 0) (set (over c) 0) (set (bare c) 0) (set (lo c) x) (set (hi c) x)))
 (rule ((= c (Leaf n s))) ((set (free c) s) (set (over c) 0) (set (bare c) 1)))
-(rule ((= c (Add a b)) (= s (free a)) (= t (free b))) ((set (free c) (| s t))))
-(rule ((= c (Add a b)) (= s (over a)) (= t (over b))) ((set (over c) (| s t))))
-(rule ((= c (Add a b)) (= s (bare a)) (= t (bare b))) ((set (bare c) (| s t))))
-(rule ((= c (Mul a b)) (= s (free a)) (= t (free b))) ((set (free c) (| s t))))
-(rule ((= c (Mul a b)) (= s (over a)) (= t (over b))) ((set (over c) (| s t))))
-(rule ((= c (Mul a b)) (= s (bare a)) (= t (bare b))) ((set (bare c) (| s t))))
-(rule ((= c (B f a b)) (= s (free a)) (= t (free b))) ((set (free c) (| s t))))
-(rule ((= c (B f a b)) (= s (over a)) (= t (over b))) ((set (over c) (| s t))))
-(rule ((= c (B f a b)) (= s (bare a)) (= t (bare b))) ((set (bare c) (| s t))))
-(rule ((= c (W p a b)) (= r (free p)) (= s (free a)) (= t (free b))) ((set (free c) (| r (| s t)))))
-(rule ((= c (W p a b)) (= r (over p)) (= s (over a)) (= t (over b))) ((set (over c) (| r (| s t)))))
-(rule ((= c (W p a b)) (= r (bare p)) (= s (bare a)) (= t (bare b))) ((set (bare c) (| r (| s t)))))
-(rule ((= c (U f a)) (= s (free a))) ((set (free c) s)))
-(rule ((= c (U f a)) (= s (over a))) ((set (over c) s)))
-(rule ((= c (U f a)) (= s (bare a))) ((set (bare c) s)))
-(rule ((= c (Old k a)) (= s (free a))) ((set (free c) s)))
-(rule ((= c (Old k a)) (= s (over a))) ((set (over c) s)))
-(rule ((= c (Old k a)) (= s (bare a))) ((set (bare c) s)))
-(rule ((= c (Delta k a)) (= s (free a))) ((set (free c) s)))
-(rule ((= c (Delta k a)) (= s (over a))) ((set (over c) s)))
-(rule ((= c (Delta k a)) (= s (bare a))) ((set (bare c) s)))
-(rule ((= c (R f k b)) (= s (free b))) ((set (free c) (- s (& s k)))))
-(rule ((= c (R f k b)) (= s (over b))) ((set (over c) (| s k)) (set (bare c) 0)))
-(rule ((= c (Prev f k b)) (= s (free b))) ((set (free c) (- s (& s k)))))
-(rule ((= c (Prev f k b)) (= s (over b))) ((set (over c) (| s k)) (set (bare c) 0)))
-(rule ((= c (Rebase f k b)) (= s (free b))) ((set (free c) (- s (& s k)))))
-(rule ((= c (Rebase f k b)) (= s (over b))) ((set (over c) (| s k)) (set (bare c) 0)))
-(rule ((= c (Proj n o a)) (= s (free a))) ((set (free c) (| s o))))
-(rule ((= c (Proj n o a)) (= s (over a))) ((set (over c) s) (set (bare c) 0)))
+(rule ((= c (Add a b)) (= s (free a)) (= t (free b)) (= u (over a)) (= v (over b)) (= p (bare a)) (= q (bare b)))
+      ((set (free c) (| s t)) (set (over c) (| u v)) (set (bare c) (| p q))))
+(rule ((= c (Mul a b)) (= s (free a)) (= t (free b)) (= u (over a)) (= v (over b)) (= p (bare a)) (= q (bare b)))
+      ((set (free c) (| s t)) (set (over c) (| u v)) (set (bare c) (| p q))))
+(rule ((= c (B f a b)) (= s (free a)) (= t (free b)) (= u (over a)) (= v (over b)) (= p (bare a)) (= q (bare b)))
+      ((set (free c) (| s t)) (set (over c) (| u v)) (set (bare c) (| p q))))
+(rule ((= c (W w a b)) (= r (free w)) (= s (free a)) (= t (free b))) ((set (free c) (| r (| s t)))))
+(rule ((= c (W w a b)) (= r (over w)) (= s (over a)) (= t (over b))) ((set (over c) (| r (| s t)))))
+(rule ((= c (W w a b)) (= r (bare w)) (= s (bare a)) (= t (bare b))) ((set (bare c) (| r (| s t)))))
+(rule ((= c (U f a)) (= s (free a)) (= u (over a)) (= p (bare a))) ((set (free c) s) (set (over c) u) (set (bare c) p)))
+(rule ((= c (Old k a)) (= s (free a)) (= u (over a)) (= p (bare a))) ((set (free c) s) (set (over c) u) (set (bare c) p)))
+(rule ((= c (Delta k a)) (= s (free a)) (= u (over a)) (= p (bare a))) ((set (free c) s) (set (over c) u) (set (bare c) p)))
+(rule ((= c (R f k b)) (= s (free b)) (= u (over b))) ((set (free c) (- s (& s k))) (set (over c) (| u k)) (set (bare c) 0)))
+(rule ((= c (Prev f k b)) (= s (free b)) (= u (over b))) ((set (free c) (- s (& s k))) (set (over c) (| u k)) (set (bare c) 0)))
+(rule ((= c (Rebase f k b)) (= s (free b)) (= u (over b))) ((set (free c) (- s (& s k))) (set (over c) (| u k)) (set (bare c) 0)))
+(rule ((= c (Proj n o a)) (= s (free a)) (= u (over a))) ((set (free c) (| s o)) (set (over c) u) (set (bare c) 0)))
 """
+
+FACTS = "\n".join(
+    [f'(increasing "{o.name}")' for o in OPS.values() if o.arity == 1 and o.monotone > 0]
+    + [f'(decreasing "{o.name}")' for o in OPS.values() if o.arity == 1 and o.monotone < 0 and o.kind == "same" and o.name != "neg"]
+    + [f'(at_least "{o.name}" {float(o.low)})' for o in OPS.values() if o.arity == 1 and math.isfinite(o.low)]
+    + [f'(at_most "{o.name}" {float(o.high)})' for o in OPS.values() if o.arity == 1 and math.isfinite(o.high)]
+)
 
 _SPECIAL = {"add": "Add", "mul": "Mul"}
 _WORDS = {"zero": "(Num 0.0)", "one": "(Num 1.0)", "two": "(Num 2.0)", "-one": "(Num -1.0)", "-inf": "(Num -inf)"}

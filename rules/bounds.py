@@ -6,10 +6,8 @@ NaN (which egglog orders above every number) never passes a guard.
 
 from __future__ import annotations
 
-import math
 from functools import partial
 
-from redfuser_eq.ops import OPS
 from redfuser_eq.rules.rule import derive
 
 _fact = partial(derive, theme="bounds", why="interval arithmetic over the reals; a NaN makes its row non-finite and recomputed")
@@ -42,14 +40,6 @@ RULES = (
     _fact("minimum-hi-left", "(= c (minimum a b)) (= u (hi a))", "(set (hi c) u)"),
     _fact("where-hi", "(= c (where p a b)) (= u (hi a)) (= v (hi b))", "(set (hi c) (!max u v))"),
     _fact("where-lo", "(= c (where p a b)) (= u (lo a)) (= v (lo b))", "(set (lo c) (!min u v))"),
-    *(
-        _fact(f"{op.name}-low", f'(= c (U "{op.name}" a))', f"(set (lo c) {float(op.low)})")
-        for op in OPS.values()
-        if op.arity == 1 and math.isfinite(op.low)
-    ),
-    *(
-        _fact(f"{op.name}-high", f'(= c (U "{op.name}" a))', f"(set (hi c) {float(op.high)})")
-        for op in OPS.values()
-        if op.arity == 1 and math.isfinite(op.high)
-    ),
+    _fact("operation-low", "(= c (U f a)) (at_least f x)", "(set (lo c) x)"),
+    _fact("operation-high", "(= c (U f a)) (at_most f x)", "(set (hi c) x)"),
 )

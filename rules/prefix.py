@@ -23,7 +23,6 @@ _hom = "an elementwise operation commutes with reading at an earlier prefix"
 
 _zero = "deviations from the (weighted) mean of a prefix sum to zero, and so did those of the previous prefix"
 _HEADS = (("now", "(sum k {})"), ("before", '(Prev "sum" k {})'))
-_WX = ("(mul w x)", "(mul x w)")
 _FORMS = {
     "sum": (("mul", "factor", "one", ""),),
     "max": (("add", "addend", "zero", ""), ("mul", "factor", "one", " (nonneg h)")),
@@ -31,20 +30,14 @@ _FORMS = {
 }
 
 RULES = (
-    *(
-        _law(f"split-{f}", f"({f} k b)", f'(Scan "{f}" k b (Rebase "{f}" k b))', when="(dynamic k b) (dep k b)", why=_split)
-        for f in ("sum", "max", "min")
-    ),
+    _law("split", "(R f k b)", "(Scan f k b (Rebase f k b))", when="(streams f) (dynamic k b) (dep k b)", why=_split),
     # rebase
-    *(
-        _law(
-            f"rebase-{f}",
-            f'(Rebase "{f}" k b)',
-            f'(add (Prev "{f}" k b) (Delta k h))',
-            when="(addend k b g h) (static k g) (!= h zero)",
-            why="every old element moved by the same amount",
-        )
-        for f in ("max", "min")
+    _law(
+        "rebase-order",
+        "(Rebase f k b)",
+        "(add (Prev f k b) (Delta k h))",
+        when="(ordered f) (addend k b g h) (static k g) (!= h zero)",
+        why="every old element moved by the same amount",
     ),
     _law("rebase-sum", '(Rebase "sum" k b)', "(SumPrev k (Shift k b))", when="(dynamic k b)", why=_linear),
     # shift: one term
@@ -57,15 +50,12 @@ RULES = (
         when="(dynamic k b) (dep k b) (addend k b g h) (static k g) (!= h zero)",
         why="g + h = (g + old h) + (h - old h)",
     ),
-    *(
-        _law(
-            f"shift-{f}",
-            f"(Shift k ({f} a))",
-            f"(Term ({f} (Delta k h)) ({f} a))",
-            when="(addend k a g h) (static k g) (!= h zero)",
-            why="exp(g + h) = exp(h - old h) * exp(g + old h)",
-        )
-        for f in ("exp", "exp2")
+    _law(
+        "shift-exp",
+        "(Shift k (U f a))",
+        "(Term (U f (Delta k h)) (U f a))",
+        when="(exponential f) (addend k a g h) (static k g) (!= h zero)",
+        why="exp(g + h) = exp(h - old h) * exp(g + old h)",
     ),
     # shift: compounds
     _law("shift-add", "(Shift k (add a c))", "(LAdd (Shift k a) (Shift k c))", when="(dynamic k a) (dep k a)", why=_exact),
@@ -116,21 +106,35 @@ RULES = (
     _tidy("old-inner", "(Old k (R f e b))", "(R f e (Old k b))", when="(!= e k) (dynamic k b)", why="another axis"),
     # zero sums: the middle terms of Chan's and of weighted updates
     *(
-        _tidy(f"zero-sum-{n}-{kind}", head.format(f"(sub a {mean})"), "zero", subsume=kind == "now", why=_zero)
-        for kind, head in _HEADS
-        for n, mean in enumerate(("(mul (recip (count k)) (sum k a))", "(mul (sum k a) (recip (count k)))"))
+        derive(
+            f"mean-{n}",
+            f"(= m (mul {mean})) (= t (sum k w)) (= s (sum k {weighted}))",
+            "(mean_of k m w x)",
+            theme="prefix",
+            why="m is the weighted mean of x on every prefix",
+        )
+        for n, (mean, weighted) in enumerate(product(("(recip t) s", "s (recip t)"), ("(mul w x)", "(mul x w)")))
     ),
     *(
-        _tidy(
-            f"zero-weighted-sum-{n}-{kind}",
-            head.format(f"(mul {body})"),
-            "zero",
-            when=f"(= m (mul {mean})) (= s (sum k {weighted})) (= t (sum k w))",
-            subsume=kind == "now",
-            why=_zero,
+        derive(
+            f"plain-mean-{n}",
+            f"(= m (mul {mean})) (= t (count k)) (= s (sum k x))",
+            "(mean_of k m one x)",
+            theme="prefix",
+            why="m is the mean of x on every prefix",
         )
+        for n, mean in enumerate(("(recip t) s", "s (recip t)"))
+    ),
+    *(
+        _tidy(f"zero-sum-{n}-{kind}", head.format(body), "zero", when=when, subsume=kind == "now", why=_zero)
         for kind, head in _HEADS
-        for n, (body, mean, weighted) in enumerate(product(("w (sub x m)", "(sub x m) w"), ("(recip t) s", "s (recip t)"), _WX))
+        for n, (body, when) in enumerate(
+            (
+                ("(sub x m)", "(mean_of k m one x)"),
+                ("(mul w (sub x m))", "(mean_of k m w x)"),
+                ("(mul (sub x m) w)", "(mean_of k m w x)"),
+            )
+        )
     ),
     *(
         _law(
