@@ -7,6 +7,7 @@ sound Cascade. Neither chooses what is fast; both take memory for whole parallel
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -151,7 +152,7 @@ def _cut(extent: int, segments: int | None, rng: np.random.Generator | None) -> 
         ends = [extent * n // segments for n in range(segments + 1)]
     else:
         ends = [0, *sorted(rng.integers(0, extent + 1, segments - 1).tolist()), extent]
-    return [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+    return [slice(a, b) for a, b in itertools.pairwise(ends)]
 
 
 def _tiles(part: slice, tiles: Sequence[int] | None, rng: np.random.Generator | None) -> list[slice]:

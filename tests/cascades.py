@@ -143,7 +143,7 @@ def workload(
 
     def outs(exprs: Sequence[T]) -> tuple[Output, ...]:
         return tuple(
-            Output(x.e, tuple((a,) for a in axes), np.dtype(out_dtype or x.e.dtype)) for x, (_, axes) in zip(exprs, outputs, strict=True)
+            Output(x.e, tuple((a,) for a in axes), np.dtype(out_dtype or y.e.dtype)) for x, (y, axes) in zip(exprs, outputs, strict=True)
         )
 
     program = Program(tuple(s.name for s in sources), sources, symbolic, outs(written))
