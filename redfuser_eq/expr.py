@@ -289,14 +289,23 @@ def show(e: Expr) -> str:
 
 @dataclass(frozen=True)
 class View:
-    """How a source is cut from an input array: NumPy basic indexing (slices and integers, one per
-    dimension), then each remaining dimension split into the given extents (row-major). Never a copy."""
+    """How a source is cut from an input array, step by step:
+
+    index: NumPy basic indexing, slices and integers, one per dimension (empty: none).
+    splits: for each remaining dimension the extents it is split into, row-major; one of them may be -1.
+    then: basic indexing of the split dimensions.
+    merges: how many consecutive dimensions each final one joins, row-major.
+
+    Indexing and splitting are views of any strided array; only a merge may copy, where strides force it.
+    """
 
     index: tuple[slice | int, ...] = ()
     splits: tuple[tuple[int, ...], ...] = ()
+    then: tuple[slice | int, ...] = ()
+    merges: tuple[int, ...] = ()
 
     def __hash__(self) -> int:  # slices are not hashable before Python 3.12
-        return hash((repr(self.index), self.splits))
+        return hash((repr(self.index), self.splits, repr(self.then), self.merges))
 
 
 @dataclass(frozen=True)
