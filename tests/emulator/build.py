@@ -49,19 +49,24 @@ def cache() -> Path:
 @functools.cache
 def _environment() -> str:
     """Whatever a build depends on besides its source: compiler, processor, this package, NVRTC's version."""
-    compiler = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True, check=True).stdout
+    compiler = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True, check=True, env=_plain_environment()).stdout
     processor = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
     own = [p.read_text() for p in sorted(HERE.iterdir()) if p.suffix in (".py", ".h", ".cpp")]
-    return repr((compiler, processor, own, str(nvrtc.library())))
+    return repr((compiler, processor, own, getattr(nvrtc.library(), "_name", "")))
 
 
 def _key(*parts: object) -> str:
     return hashlib.sha256(repr((_environment(), *parts)).encode()).hexdigest()[:24]
 
 
+def _plain_environment() -> dict[str, str]:
+    """The environment without the sanitizer that this process may run under."""
+    return {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+
+
 def _gpp(output: Path, arguments: list[str]) -> None:
     partial = output.with_suffix(f".{os.getpid()}.tmp")
-    done = subprocess.run(["g++", *_COMMON, *arguments, "-o", str(partial)], capture_output=True, text=True)
+    done = subprocess.run(["g++", *_COMMON, *arguments, "-o", str(partial)], capture_output=True, text=True, env=_plain_environment())
     if done.returncode:
         raise BuildError(done.stderr[:4000])
     os.replace(partial, output)

@@ -63,6 +63,33 @@ class Buffer:
         return self.bytes.view(dtype).reshape(shape)
 
 
+def tensor_map(
+    buffer: Buffer, shape: Sequence[int], element: int, box: Sequence[int], swizzle: int = 0, strides: Sequence[int] | None = None
+) -> bytes:
+    """The argument that stands for a CUtensorMap: a tiled view of a row-major tensor (slowest dimension first).
+
+    element: bytes of an element. box: elements a copy moves in each dimension. swizzle: 0, 32, 64 or 128 bytes. strides: bytes
+    per dimension. Raises ValueError where cuTensorMapEncodeTiled would fail.
+    """
+    dims, inner = list(reversed(shape)), box[-1] * element
+    steps = list(reversed(strides or [element * math.prod(shape[i + 1 :]) for i in range(len(shape))]))
+    if any(s % 16 for s in steps[1:]) or inner % 16 or (swizzle and inner > swizzle) or max(box) > 256 or buffer.address % 16:
+        raise ValueError(f"no tensor map for strides {steps}, box {tuple(box)} and swizzle {swizzle}")
+    pad = [0] * (5 - len(dims))
+    ones = [1] * len(pad)
+    return struct.pack(
+        "<QQII5Q5Q5II",
+        0x70616D726F736E65,
+        buffer.address,
+        len(dims),
+        element,
+        *(dims + ones),
+        *(steps + pad),
+        *(list(reversed(box)) + ones),
+        (0, 32, 64, 128).index(swizzle),
+    )
+
+
 class _Dim3(ctypes.Structure):
     _fields_ = [(axis, ctypes.c_uint) for axis in "xyz"]
 

@@ -149,9 +149,10 @@ def matrix(e: Emitter, i: Instruction, mods: list[str]) -> str:
     transpose, loads = str("trans" in mods).lower(), i.opcode.startswith("ld")
     registers, address = i.operands if loads else reversed(i.operands)
     count = len(vector(registers))
+    touch = f"if (emu_thread->lane < {8 * count}) touch({_shared(e, address)}, 16, {str(not loads).lower()});"
     if loads:
-        return f"{{ u32 q_[4]; emu_ldmatrix(q_, {count}, {transpose}, {_shared(e, address)}, {e.site(i)}); {e.results(registers, 'q_')} }}"
-    return f"{{ {e.array('b32', 'q_', registers)} emu_stmatrix(q_, {count}, {transpose}, {_shared(e, address)}, {e.site(i)}); }}"
+        return f"{{ {touch} u32 q_[4]; emu_ldmatrix(q_, {count}, {transpose}, {_shared(e, address)}, {e.site(i)}); {e.results(registers, 'q_')} }}"
+    return f"{{ {touch} {e.array('b32', 'q_', registers)} emu_stmatrix(q_, {count}, {transpose}, {_shared(e, address)}, {e.site(i)}); }}"
 
 
 @on("movmatrix")
@@ -191,7 +192,7 @@ def copy(e: Emitter, i: Instruction, mods: list[str]) -> str:
     if valid and "ignore-src" in i.opcode:
         raise _unknown(i)
     count = f"(int){e.read(valid[0], 'u32')}" if valid else size
-    return f"emu_cp_async({_shared(e, to)}, {e.address(source)}, {size}, {count}, {site});"
+    return f"touch({_shared(e, to)}, {size}, true); emu_cp_async({_shared(e, to)}, {e.address(source)}, {size}, {count}, {site});"
 
 
 def _bulk(e: Emitter, i: Instruction, mods: list[str]) -> str:

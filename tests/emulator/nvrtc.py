@@ -49,7 +49,7 @@ def compile_source(source: str, arch: str, options: tuple[str, ...] = (), kind: 
         status = nvrtc.nvrtcCompileProgram(program, len(flags), (ctypes.c_char_p * len(flags))(*map(str.encode, flags)))
         log = _text(nvrtc, program, "ProgramLog").rstrip(b"\0").decode()
         if status:
-            raise CompileError(log)
+            raise CompileError(log[:4000])
         return _text(nvrtc, program, kind), log
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))

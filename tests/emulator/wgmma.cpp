@@ -155,6 +155,7 @@ void emu_wgmma_commit() {
 }
 
 void emu_wgmma_wait(int keep, const Site* site) {
+  if (launch->lazy) yield_as(RESTING);  // whoever may overwrite the operands too early does it now
   Warpgroup& g = groups[me().linear / 128];
   if (me().linear % 128) return;
   while (int(g.committed.size()) > keep) {
