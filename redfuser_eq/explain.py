@@ -141,11 +141,12 @@ def _heading(e: Explanation) -> Iterator[_Entry]:
     if report.fused:
         yield _Entry(f"fused: {report.passes_before} -> {report.passes_after} passes{over}", style="green")
     else:
-        yield _Entry(f"not fused: {report.passes_after} {_plural('pass', report.passes_after)}{over}, as written", style="yellow")
+        how = "as written" if e.plan.cascade is e.plan.plain else "rewritten"
+        yield _Entry(f"not fused: {_count(report.passes_after, 'pass')}{over}, {how}", style="yellow")
 
 
-def _plural(noun: str, n: int) -> str:
-    return noun if n == 1 else noun + ("es" if noun.endswith("s") else "s")
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}es"
 
 
 def _program(plan: Plan) -> Iterator[_Entry]:

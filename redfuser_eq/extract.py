@@ -213,6 +213,7 @@ class Extractor:
         decoder = _Decoder(self)
         found = decoder.cascade()
         todo = list(decoder.states)
+        unsafe = self._unsafe()
         while todo and time.perf_counter() < end:
             key = todo.pop(0)
             kept = self.best
@@ -223,13 +224,22 @@ class Extractor:
                 candidate = trial.cascade()
             except (_Cyclic, KeyError):  # nothing equal can do without it
                 candidate = found
-            if _price(candidate) < _price(found):
-                found = candidate
+            if _price(candidate) < _price(found) and self._unsafe() <= unsafe:
+                found, unsafe = candidate, self._unsafe()
                 todo = [k for k in trial.states if k not in self.without]
             else:
                 self.best = kept
                 self.without.discard(key)
         return found
+
+    def safer(self) -> bool:
+        """Whether the source wrote an exponential of an unbounded argument and the chosen program has none."""
+        nodes = (n for c in self.written for n in self.rows.nodes.get(c, ()) if n[0] == "U" and n[1] in ("exp", "exp2"))
+        return not self._unsafe() and any(not self.rows.hi.get(n[2], math.inf) <= SAFE for n in nodes)
+
+    def _unsafe(self) -> int:
+        """Of the outputs' best nodes: a cheaper program must not be a less safe one."""
+        return max(self.best[self.rows.names[r]].unsafe for r in self.encoded.roots)
 
 
 class _Cyclic(Exception):
@@ -237,7 +247,7 @@ class _Cyclic(Exception):
 
 
 def _price(c: Cascade) -> tuple[int, float, int]:
-    """Passes, then operations with each shared term counted once, then accumulators."""
+    """Repeated passes, then operations with each shared term counted once, then accumulators."""
     k = cost(c, device(None))
     return (k.passes, k.flops, len(c.accumulators()))
 
@@ -266,8 +276,8 @@ class _Decoder:
         return tuple(a for bit, a in self.axis.items() if mask & bit)
 
     def expr(self, c: int, inside: int) -> Expr:
-        """The expression of a class. inside: axes being streamed or contracted around it, so that a
-        reduction varying over one of them is computed in place."""
+        """The expression of a class. inside: axes being streamed or contracted around it; a contraction
+        that varies over one of them (and holds no chain of its own) is computed in place."""
         key = (c, inside)
         if key not in self.memo:
             if key in self.open:
@@ -355,7 +365,7 @@ class _Decoder:
     # ---- reductions
     def reduction(self, c: int, key: Key, inside: int) -> Expr:
         op, bit, body = key
-        if self.x.free(c) & inside:
+        if self.x.free(c) & inside and not bit & inside and not self.x.rows.over.get(body, 0) & bit:
             return Reduce(op, self.axis[bit], self.expr(body, inside | bit), dtype=self.dtype(op, self.expr(body, inside | bit)))
         name = self.accumulator(key)
         return Acc(name, frozenset(self.axes(self.x.free(c))), self.items[name].acc.dtype)

@@ -27,12 +27,15 @@ WORTH = 1.5  # a fused program may be modelled this much slower and still be cho
 
 @dataclass
 class Plan:
-    """One optimized program. cascade: what runs; plain: the same, unfused; report: how it came about."""
+    """One optimized program. cascade: what runs; plain: the same, unfused; report: how it came about;
+    rules and device: what it was planned with."""
 
     program: Program
     cascade: Cascade
     plain: Cascade
     report: Report
+    rules: RuleSet
+    device: Device
 
 
 def plan(program: Program, rules: RuleSet, device: Device, *, verify: bool | str, budget: Budget | None, traced: float = 0.0) -> Plan:
@@ -51,7 +54,7 @@ def plan(program: Program, rules: RuleSet, device: Device, *, verify: bool | str
     extractor = Extractor(result.rows, encoded, program)
     best = extractor.cascade()
     check_cascade(best)
-    chosen, reason = _decide(program, best, plain, result, device)
+    chosen, reason = _decide(program, best, plain, result, device, safer=extractor.safer())
     seconds["extract"] = time.perf_counter() - clock
     clock = time.perf_counter()
     if verify and chosen is not plain:
@@ -64,11 +67,15 @@ def plan(program: Program, rules: RuleSet, device: Device, *, verify: bool | str
             chosen, reason = plain, message
     seconds["validate"] = time.perf_counter() - clock
     report = _report(program, chosen, plain, result, rules, device, seconds, reason, tuple(sorted(extractor.refused)))
-    return Plan(program, chosen, plain, report)
+    return Plan(program, chosen, plain, report, rules, device)
 
 
-def _decide(program: Program, best: Cascade, plain: Cascade, result: Saturation, device: Device) -> tuple[Cascade, str | None]:
+def _decide(
+    program: Program, best: Cascade, plain: Cascade, result: Saturation, device: Device, *, safer: bool
+) -> tuple[Cascade, str | None]:
     before, after = cost(plain, device), cost(best, device)
+    if safer and after.passes <= before.passes and _traversals(program, best) <= _traversals(program, plain):
+        return best, _left(program, best)
     if after.passes >= before.passes and _traversals(program, best) >= _traversals(program, plain):
         return (best if after.seconds <= before.seconds else plain), _unfused_reason(program, best, result)
     if after.seconds > WORTH * before.seconds:

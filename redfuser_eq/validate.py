@@ -62,11 +62,27 @@ def small_extents(program: Program, rng: np.random.Generator) -> dict[str, int]:
             fixed[e.out] = e.k
             at_least[e.axis] = max(at_least.get(e.axis, 0), e.k)
     reduced = {e.axis for e in nodes(*(o.expr for o in program.outputs)) if isinstance(e, Reduce)}
-    out = {}
-    for axis in program.extents:
-        low, high = (5, 10) if axis in reduced else (1, 4)
-        out[axis] = fixed.get(axis, at_least.get(axis, 0) + int(rng.integers(low, high)))
-    return out
+    out: dict[str, int] = {}
+    for group in _equal_axes(program):
+        low, high = (5, 10) if reduced.intersection(group) else (1, 4)
+        size = max(at_least.get(a, 0) for a in group) + int(rng.integers(low, high))
+        out |= dict.fromkeys(group, next((fixed[a] for a in group if a in fixed), size))
+    return {a: out[a] for a in program.extents}
+
+
+def _equal_axes(program: Program) -> list[list[str]]:
+    """Axes that run along the same dimension of a source, and so are equally long."""
+    groups = {a: [a] for a in program.extents}
+    first: dict[tuple[str, int], str] = {}
+    loads = [e for e in nodes(*(o.expr for o in program.outputs)) if isinstance(e, Load)]
+    for e in loads:
+        for d, axis in enumerate(e.dims):
+            other = first.setdefault((e.source, d), axis)
+            if groups[axis] is not groups[other]:
+                groups[other].extend(groups[axis])
+                for a in groups[axis]:
+                    groups[a] = groups[other]
+    return list({id(g): g for g in groups.values()}.values())
 
 
 def random_arrays(program: Program, extents: dict[str, int], rng: np.random.Generator) -> list[Any]:

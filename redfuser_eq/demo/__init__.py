@@ -1,0 +1,1 @@
+"""Workloads as ordinary array code, and the demonstration."""
