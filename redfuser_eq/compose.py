@@ -75,10 +75,13 @@ def _empty(x: Any, axis: Any) -> bool:
 
 
 def entropy(x: Any, axis: int = -1) -> Any:
-    """-sum(p * log(p)) of p = softmax(x) along an axis, in nats; an element of probability 0 contributes 0.
-    The result lacks the axis."""
-    p = softmax(x, axis)
-    return -np.sum(xlogy(p, p), axis=axis)
+    """-sum(p * log(p)) of p = softmax(x) along an axis, in nats. x = -inf, of probability 0, contributes 0
+    (written out it would be NaN). The result lacks the axis."""
+    peak = np.max(x, axis=axis, keepdims=True)
+    e = np.exp(x - peak)
+    total = np.sum(e, axis=axis)
+    finite = np.where(x == -math.inf, 0, x)  # exp(-inf) * -inf would be NaN
+    return np.log(total) - np.sum(e * (finite - peak), axis=axis) / total
 
 
 def layer_norm(x: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, axis: Any = -1) -> Any:

@@ -228,7 +228,7 @@ class Namer:
                 inner.append(None if x.shape[d] == 1 else Fixed(item))
                 continue
             p, size = next(rest), next(sizes)
-            whole = item.written == (None, None, None) or x.shape[d] == 1
+            whole = item.written == (None, None, None) or (x.shape[d] == 1 and size == 1)
             inner.append(p if whole else cut(item.start, item.step, p, size, item.written))
         return self.name(x, tuple(inner), context)
 

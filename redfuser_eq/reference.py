@@ -15,7 +15,7 @@ import numpy as np
 
 from .cascade import Cascade, Pass
 from .errors import ShapeError
-from .expr import Expr, Output, Program, Source, nodes
+from .expr import Expr, Output, Program, Reduce, Source, nodes
 from .interpret import Array, Frame, Scope, State, Step, check_top, combine, empty, fold_lift, rebase, shown, steps
 
 
@@ -134,7 +134,7 @@ def _frame(
         raise ShapeError(f"{len(sources)} arrays are needed ({', '.join(s.name for s in sources)}), {len(arrays)} were given")
     used = {a for o in outputs for a in o.axes}
     for e in nodes(*exprs):
-        used |= e.axes
+        used |= e.axes | ({e.axis} if isinstance(e, Reduce) else set())  # a body need not vary along its axis
     if cascade is not None:
         used |= {p.axis for p in cascade.passes} | {a for acc in cascade.accumulators() for a in (*acc.axes, acc.out) if a}
         for p in cascade.passes:
