@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import json
@@ -12,6 +14,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import nvrtc
@@ -19,9 +23,9 @@ from .translate import translate
 
 HERE = Path(__file__).parent
 RUNTIME = ("fibers.cpp", "warp.cpp", "convert.cpp", "async.cpp", "wgmma.cpp")
-_COMMON = ("-std=c++20", "-fPIC", "-shared", "-march=native", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", f"-I{HERE}")
-_KERNEL = ("-O1", "-w")
-_SANITIZED = ("-O1", "-w", "-g1", "-fsanitize=thread", "-fno-tree-loop-distribute-patterns")
+_COMMON = ("-std=c++20", "-fPIC", "-march=native", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", f"-I{HERE}")
+_KERNEL = ("-shared", "-O1", "-w")
+_SANITIZED = ("-shared", "-O1", "-w", "-g1", "-fsanitize=thread", "-fno-tree-loop-distribute-patterns")
 
 
 class BuildError(RuntimeError):
@@ -64,6 +68,14 @@ def _plain_environment() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
 
 
+@contextlib.contextmanager
+def _lock(name: str) -> Iterator[None]:
+    """One process builds, the others wait for its result."""
+    with open(cache() / f"{name}.lock", "w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
 def _gpp(output: Path, arguments: list[str]) -> None:
     partial = output.with_suffix(f".{os.getpid()}.tmp")
     done = subprocess.run(["g++", *_COMMON, *arguments, "-o", str(partial)], capture_output=True, text=True, env=_plain_environment())
@@ -76,8 +88,12 @@ def _gpp(output: Path, arguments: list[str]) -> None:
 def runtime() -> ctypes.CDLL:
     """The fiber runtime, its symbols visible to kernels that are loaded later."""
     library = cache() / f"runtime_{_key()}.so"
-    if not library.exists():
-        _gpp(library, ["-O2", *(str(HERE / name) for name in RUNTIME)])
+    with _lock("runtime"):
+        if not library.exists():
+            objects = [library.with_name(f"{library.stem}_{name}.o") for name in RUNTIME]
+            with ThreadPoolExecutor() as pool:
+                list(pool.map(lambda name, o: _gpp(o, ["-c", "-O2", str(HERE / name)]), RUNTIME, objects))
+            _gpp(library, ["-shared", *map(str, objects)])
     return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
@@ -85,13 +101,18 @@ def build(source: str, arch: str, options: tuple[str, ...], sanitize: bool) -> t
     """The library of a CUDA source and its description (kernels, shared layout, globals). Raises CompileError, PtxError."""
     key = _key(source, arch, options, sanitize)
     library, about = cache() / f"{key}.so", cache() / f"{key}.json"
-    if not about.exists():
-        ptx, _ = nvrtc.compile_source(source, arch, (*options, "-lineinfo"))
-        made = translate(ptx.rstrip(b"\0").decode(), lines=sanitize)
-        cpp = cache() / f"{key}.cpp"
-        cpp.write_text(made.cpp)
-        _gpp(library, [*(_SANITIZED if sanitize else _KERNEL), str(cpp)])
-        partial = about.with_suffix(f".{os.getpid()}.tmp")
-        partial.write_text(json.dumps(made.description()))
-        os.replace(partial, about)
+    with _lock(key[:2]):
+        if not about.exists():
+            _translate_and_build(source, arch, options, sanitize, library, about)
     return library, json.loads(about.read_text())
+
+
+def _translate_and_build(source: str, arch: str, options: tuple[str, ...], sanitize: bool, library: Path, about: Path) -> None:
+    ptx, _ = nvrtc.compile_source(source, arch, (*options, "-lineinfo"))
+    made = translate(ptx.rstrip(b"\0").decode(), lines=sanitize)
+    cpp = library.with_suffix(".cpp")
+    cpp.write_text(made.cpp)
+    _gpp(library, [*(_SANITIZED if sanitize else _KERNEL), str(cpp)])
+    partial = about.with_suffix(".partial")
+    partial.write_text(json.dumps(made.description()))
+    os.replace(partial, about)

@@ -18,6 +18,7 @@ from .translate import SHARED_START
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")  # what CuPy's RawModule adds
 GUARD = 1 << 16  # unregistered bytes on both sides of a buffer
 DEFAULT_DYNAMIC_LIMIT = 48 << 10
+BUDGET = 1 << 32  # backward branches of a launch
 _SHARED_LIMITS = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99}  # KiB a block
 _ORDERS = ("asc", "desc", "pct")
 
@@ -230,7 +231,7 @@ def run(
         lazy=schedule.lazy,
         flush=module.flush,
         seed=schedule.seed,
-        budget=1 << 32,
+        budget=BUDGET,
         error=ctypes.cast(error, ctypes.c_char_p),
         error_bytes=len(error),
     )

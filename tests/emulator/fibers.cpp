@@ -6,6 +6,7 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -78,7 +79,8 @@ std::string deadlock() {
   for (const Fiber& f : fibers)
     if (f.state >= AT_COLLECTIVE && f.state < ENDED && shown++ < 4) {
       char text[200];
-      snprintf(text, sizeof text, " thread (%u,%u,%u) waits for %s at line %d, %s;", f.id.x, f.id.y, f.id.z, waits[f.state], f.site->line, f.site->text);
+      snprintf(text, sizeof text, " thread (%u,%u,%u) waits for %s at line %d, %s;", f.id.x, f.id.y, f.id.z, waits[f.state],
+               f.site->line, f.site->text);
       s += text;
     }
   return s;
@@ -174,6 +176,17 @@ void prepare(Fiber& f) {
   f.stack_pointer = sp;
 }
 
+// ThreadSanitizer takes a fiber for one thread in every block and would miss races between equal indices of two blocks.
+void exchange_stacks() {
+  const int n = warps * 32;
+  std::vector<std::array<void*, 3>> old(n);
+  for (int i = 0; i < n; i++) old[i] = {fibers[i].stack, fibers[i].stack_pointer, fibers[i].tsan};
+  for (int i = 0; i < n; i++) {
+    const auto& from = old[(i + 33) % n];
+    fibers[i].stack = (char*)from[0], fibers[i].stack_pointer = from[1], fibers[i].tsan = from[2];
+  }
+}
+
 void start_block(u64 index) {
   const Dim3 g = launch->grid, b = launch->block;
   emu_block = {u32(index % g.x), u32(index / g.x % g.y), u32(index / g.x / g.y)};
@@ -215,7 +228,9 @@ void run_blocks() {
     memset(emu_shared, 0xff, launch->shared_bytes);  // NaN in every float type
     start_block(index);
     if (failed) break;
-    if (__tsan_create_fiber) emu_shared += window;
+    if (!__tsan_create_fiber) continue;
+    emu_shared += window;
+    exchange_stacks();
   }
   acquire(at_end);
   munmap(arena, bytes);
