@@ -1,15 +1,15 @@
 /* Elementwise functions. The polynomials are Chebyshev interpolants computed for this file with 100 digits. The bounds below are
-   in units in the last place of the compute type, over the whole range, with FMA (in brackets: largest seen by tests/test_prelude.py,
-   float then double). Special values are those of C99 and NumPy: exp(-inf) = 0, log(0) = -inf, log(-1) = NaN, NaN stays NaN; subnormal
-   arguments and results are honoured unless a line says otherwise.
+   in units in the last place of the compute type, float and double alike, with FMA or without, over the whole range;
+   tests/test_prelude.py measures them. Special values are those of C99 and NumPy: exp(-inf) = 0, log(0) = -inf, log(-1) = NaN,
+   NaN stays NaN; subnormal arguments and results are honoured unless a line says otherwise.
      v_exp, v_exp2        1.5
      v_expz, v_exp2z      1.5 above twice the least normal number, below it 0: for values relative to a maximum
-     v_expm1              2
+     v_expm1              2.5
      v_log                1.5
      v_log2, v_log1p      2.5
      v_tanh               3.5
      v_erf                2.5
-     v_sin, v_cos         2    (|x| below 8192 or 2^20; beyond, the C library, lane by lane)
+     v_sin, v_cos         2.5  (|x| below 8192 or 2^20; beyond, the C library, lane by lane)
      v_power, v_floor_divide, v_remainder   the C library, lane by lane
    + - * / v_sqrt are rounded correctly, v_recip and v_rsqrt are quotients of correctly rounded operations. */
 
@@ -231,7 +231,7 @@ RF_INLINE V rf_sin_shifted(V x, int quarter) { /* sin(x + quarter pi/2) for mode
 }
 RF_INLINE V v_sin(V x) {
   M big = m_lt(set1(RF_C(8192, 0x1p20)), v_abs(x));
-  V y = rf_sin_shifted(x, 0);
+  V y = sel(m_eq(x, set1(0)), x, rf_sin_shifted(x, 0));
   return m_any(big) ? sel(big, rf_sin_big(x), y) : y;
 }
 RF_INLINE V v_cos(V x) {

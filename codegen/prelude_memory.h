@@ -224,6 +224,8 @@ RF_INLINE V ldm_real(M m, const rf_real *p) { return RF_REAL_TAG(ldm)(m, p); }
 RF_INLINE V lds_real(const rf_real *p, int64_t stride, M m) { return RF_REAL_TAG(lds)(p, stride, m); }
 RF_INLINE void st_real(rf_real *p, V a) { RF_REAL_TAG(st)(p, a); }
 RF_INLINE void stm_real(M m, rf_real *p, V a) { RF_REAL_TAG(stm)(m, p, a); }
+RF_INLINE rf_real get_real(const rf_real *p) { return *p; }
+RF_INLINE void put_real(rf_real *p, rf_real x) { *p = x; }
 RF_INLINE void sts_real(rf_real *p, int64_t stride, M m, V a) { RF_REAL_TAG(sts)(p, stride, m, a); }
 RF_INLINE void sti_i64(int64_t *p, VI a) { rf_st64(p, (U64)__builtin_convertvector(a, S64)); }
 RF_INLINE void stmi_i64(M m, int64_t *p, VI a) { rf_stm64(m, p, (U64)__builtin_convertvector(a, S64)); }

@@ -7,8 +7,13 @@ out as the written-out formula has them.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
+
+from ..cascade import Cascade
+from ..errors import BackendError
 
 
 class Executable(Protocol):
@@ -28,3 +33,35 @@ class Executable(Protocol):
         Raises ShapeError where shapes, extents or k do not fit, or a max or min has no elements.
         """
         ...
+
+
+def available(target: str) -> bool:
+    """Whether this machine can build for a target ("numpy", "cpu", "cuda")."""
+    if target == "numpy":
+        return True
+    return bool(_backend(target).available())
+
+
+def build(target: str, cascade: Cascade, plain: Cascade, *, threads: int | None = None, tune: bool = False) -> Executable:
+    """An executable of the cascade; `plain` is the unfused program. threads, tune: see `cpu.build`; others ignore them.
+
+    Raises BackendError when the target is not available."""
+    if target == "cpu":
+        return _backend(target).build(cascade, plain, threads=threads, tune=tune)  # type: ignore[no-any-return]
+    return _backend(target).build(cascade, plain)  # type: ignore[no-any-return]
+
+
+def source(target: str, cascade: Cascade, arrays: Sequence[Any], extents: Mapping[str, int]) -> str:
+    """The generated source for these arrays (viewed, one for each source of the cascade)."""
+    if target == "numpy":
+        return str(_backend(target).describe(cascade))
+    return str(_backend(target).source(cascade, arrays, extents))
+
+
+def _backend(target: str) -> Any:
+    """A backend is imported when it is first wanted."""
+    if target not in ("numpy", "cpu", "cuda"):
+        raise BackendError(f"target {target!r} is not one of numpy, cpu, cuda")
+    if importlib.util.find_spec(f"{__name__}.{target}") is None:
+        raise BackendError(f"this installation has no backend for target {target!r}; use target='numpy'")
+    return importlib.import_module(f"{__name__}.{target}")

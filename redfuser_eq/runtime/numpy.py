@@ -43,13 +43,13 @@ class NumpyExecutable:
         self._plans: dict[tuple[bool, tuple[tuple[str, int], ...]], Plan] = {}
 
     def __call__(self, arrays: Sequence[Any], extents: Mapping[str, int], out: Sequence[Any] | None = None) -> list[Any]:
-        given = _checked_arrays(self.cascade, arrays, extents)
-        results = _checked_out(self.cascade.outputs, extents, out)
+        given = checked_arrays(self.cascade, arrays, extents)
+        results = checked_out(self.cascade.outputs, extents, out)
         empty_stream = any(extents[p.axis] == 0 for p in self.cascade.passes)
         plan = self._plan(empty_stream, extents)
         frame = Frame(plan.layout.order, extents, given)
         with np.errstate(all="ignore"):
-            for ranges in _tiles(plan.layout.outer, plan.layout.tiles, extents):
+            for ranges in tiles(plan.layout.outer, plan.layout.tiles, extents):
                 whole = plan.passes(frame, ranges)
                 plan.write(frame, ranges, whole, results, None)
                 if not (self.same or empty_stream):
@@ -110,7 +110,7 @@ class Plan:
         for a in group.pass_.accumulators:
             shape, dtype = full.shape(frozenset((*a.axes, *((a.out,) if a.out else ())))), frame.dtype(a.dtype)
             made[a.name] = (np.empty(shape, dtype), *((np.empty(shape, np.int64),) if a.op.startswith(("arg", "top")) else ()))
-        for part in _tiles(group.local, self.layout.tiles, frame.extents):
+        for part in tiles(group.local, self.layout.tiles, frame.extents):
             for name, state in group.stream(frame, {**ranges, **part}, whole, self.cut).items():
                 index = tuple(part[a] if a in part and made[name][0].shape[i] > 1 else slice(None) for i, a in enumerate(frame.order))
                 for target, value in zip(made[name], state, strict=True):
@@ -140,7 +140,7 @@ class Plan:
         """Store the outputs for ranges of the outer axes (only where a mask over them says so)."""
         for o, result in zip(self.cascade.outputs, results, strict=True):
             swept = tuple(a for a in o.axes if a not in self.cut)
-            for part in _tiles(swept, self.layout.tiles, frame.extents):
+            for part in tiles(swept, self.layout.tiles, frame.extents):
                 scope = TileScope(frame, {**ranges, **part}, whole, self.cut, self.layout.sums)
                 value = _by_axes(scope.value(o.expr), frame, o.axes)
                 index = tuple(scope.range(a) for a in o.axes)
@@ -377,10 +377,10 @@ def _uses(plan: Sequence[Step], axis: str, sums: Mapping[Expr | Key, Terms]) -> 
     return uses
 
 
-def _tiles(axes: Sequence[str], tiles: Mapping[str, int], extents: Mapping[str, int]) -> Iterator[dict[str, slice]]:
+def tiles(axes: Sequence[str], sizes: Mapping[str, int], extents: Mapping[str, int]) -> Iterator[dict[str, slice]]:
     """All combinations of tiles of some axes, the last axis fastest."""
     cuts = [
-        [slice(s, min(s + tiles.get(a, extents[a]), extents[a])) for s in range(0, extents[a], tiles.get(a, extents[a]) or 1)] for a in axes
+        [slice(s, min(s + sizes.get(a, extents[a]), extents[a])) for s in range(0, extents[a], sizes.get(a, extents[a]) or 1)] for a in axes
     ]
     for combination in itertools.product(*cuts):
         yield dict(zip(axes, combination, strict=True))
@@ -389,7 +389,7 @@ def _tiles(axes: Sequence[str], tiles: Mapping[str, int], extents: Mapping[str, 
 # ---- arrays in and out
 
 
-def _checked_arrays(c: Cascade, arrays: Sequence[Any], extents: Mapping[str, int]) -> dict[str, Array]:
+def checked_arrays(c: Cascade, arrays: Sequence[Any], extents: Mapping[str, int]) -> dict[str, Array]:
     """The arrays by source name, their shapes compared with the axes they are loaded by."""
     if len(arrays) != len(c.sources):
         raise ShapeError(f"{len(c.sources)} arrays are needed ({', '.join(s.name for s in c.sources)}), {len(arrays)} were given")
@@ -401,7 +401,7 @@ def _checked_arrays(c: Cascade, arrays: Sequence[Any], extents: Mapping[str, int
     return given
 
 
-def _checked_out(outputs: Sequence[Output], extents: Mapping[str, int], out: Sequence[Any] | None) -> list[Array]:
+def checked_out(outputs: Sequence[Output], extents: Mapping[str, int], out: Sequence[Any] | None) -> list[Array]:
     shapes = [tuple(extents[a] for a in o.axes) for o in outputs]
     if out is None:
         return [np.empty(shape, o.dtype) for shape, o in zip(shapes, outputs, strict=True)]
