@@ -76,7 +76,6 @@ class ContractStatements(TileStatements):
 
     # ---- contractions
     def do_contract(self, s: Contract) -> list[str]:
-        width = s.nv
         a, b = self.memory(s.a, (s.i, s.c)), self.memory(s.b, (s.c, s.j))
         w = f"({s.nv} * LANES)"
         n_i, n_j, n_c = self._total(s.i), self._total(s.j), self._total(s.c)
@@ -99,10 +98,19 @@ class ContractStatements(TileStatements):
             if straight:
                 text = f"if (whole) {text} else {names[h, True]}{call};"
             body.append(f"for (; i + {h} <= {n_i}; i += {h}) {{ {text} }}")
-        del width
-        return [f"for (int64_t c0 = 0; c0 < {n_c} || c0 == 0; c0 += {s.c_block}) for (int64_t p = 0; p < {n_j}; p += {w}) {{",
+        return [*self._keep_folded(s), f"for (int64_t c0 = 0; c0 < {n_c} || c0 == 0; c0 += {s.c_block}) for (int64_t p = 0; p < {n_j}; p += {w}) {{",
                 f"int64_t i = 0; const int whole = p + {w} <= {n_j}; const int test = {self.cut} || !whole; (void)whole;",
                 *body, "}"]  # fmt: skip
+
+    def _keep_folded(self, s: Contract) -> list[str]:
+        """Copies of the states it folds into, for later levels; before, since a state is visited once a block."""
+        out: list[str] = []
+        for f in s.folds:
+            state = self.states[f.acc]
+            if state.keep and f.acc not in self.rebased:
+                with self.rows(out):
+                    out.append(f"{self.cell(state, '_old')} = {self.cell(state)};")
+        return out
 
     def _destination(self, s: Contract) -> tuple[str, str]:
         """(base address at the tile's first row, stride between rows)."""
@@ -202,7 +210,7 @@ class ContractStatements(TileStatements):
             if not rows_in_lanes:
                 raise IRError(f"{f.acc!r}: a fold in a contraction's registers needs the rows in the lanes")
             reg = self.names.fresh("a")
-            begin += self.load_state(f, reg, el)
+            begin += self.load_state(f, reg, el, False)
             lines += self.fold(f, reg, el, "")
             end += self.save_state(f, reg, el)
         self.at = saved

@@ -263,12 +263,12 @@ class TileStatements:
             return [*out, f"{self.cell(s)} {'+' if f.op == 'sum' else '*'}= {total};"]
         return [*out, f"{self.cell(s)} = lane0({combine(f.op, f'set1({self.cell(s)})', f'set1({total})')});"]
 
-    def load_state(self, f: Fold, reg: str, el: Elements) -> list[str]:
+    def load_state(self, f: Fold, reg: str, el: Elements, keep: bool = True) -> list[str]:
         s = self.states[f.acc]
         if s.k:
             raise IRError(f"{f.acc!r}: a list of the {s.k} best needs lanes along the stream")
         out = [f"V {reg} = {el.state(s)};"]
-        if s.keep and s.name not in self.rebased:
+        if keep and s.keep and s.name not in self.rebased:
             out.append(f"st_real(&{self.cell(s, '_old')}, {reg});")
         return out + ([f"V {reg}_at = {el.state(s, '_at')};"] if s.indexed else [])
 

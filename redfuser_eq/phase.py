@@ -1,192 +1,400 @@
-"""One phase of a Kernel: the passes of a group lowered to statements."""
+"""One phase of a Kernel: the passes of a group lowered to statements, level by level."""
 
 from __future__ import annotations
 
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from .cascade import Accumulator
 from .codegen import kernel as ir
 from .codegen.kernel import SEGMENT
-from .expr import Acc, Expr, Load, Prev, nodes, show
+from .expr import Acc, Const, Expr, Load, Prev, Reduce, nodes, show, transform
+from .forms import Form, Question, choose, separates
+from .masks import finite_needed, masked
 from .ops import MONOIDS
-from .roles import Roles, rename_sources
+from .roles import Roles, factors, product, rename_sources, split_columns, terms
 
 if TYPE_CHECKING:
-    from .schedule import Group, _Scheduler
+    from .schedule import Group, Scheduler
 
 
 class PhaseBuilder:
-    """Lowers a group. Lanes run along the stream, one row at a time, or along a row axis where that is the contiguous one."""
+    """Lowers a group of passes. The public result is `phases()`: phases that prepare operands, the phase itself, and a
+    phase that merges segments where the stream is cut."""
 
-    def __init__(self, s: _Scheduler, g: Group, number: int):
+    def __init__(self, s: Scheduler, g: Group, number: int):
         self.s, self.g, self.number = s, g, number
-        self.rows = s.row_side(g)
-        self.stream = g.passes[0].axis
+        self.rows, self.stream = s.row_side(g), g.passes[0].axis
         self.accs = {a.name: a for p in g.passes for a in p.accumulators}
-        self.columns: dict[str, tuple[str, ...]] = {}
-        for r in g.roles:
-            self.columns |= {n: tuple(x for x in self.accs[n].axes if x not in self.rows) for n in r.columns}
-        self.lifts = {a.name: rename_sources(a.lift, s.memory) for a in self.accs.values()}
-        self.rebases = {a.name: None if a.rebase is None else rename_sources(a.rebase, s.memory) for a in self.accs.values()}
-        self.outputs = [(i, rename_sources(e, {n: v for n, v in s.memory.items() if n.split(".")[0] not in self.accs})) for i, e in g.outputs]
-        self.notes: list[str] = []
-        self.choose()
+        self.columns = {n: tuple(x for x in a.axes if x not in self.rows) for n, a in self.accs.items()}
+        outside = {k: v for k, v in s.memory.items() if k[0] not in self.accs}
+        self.lifts = {a.name: rename_sources(a.lift, outside) for a in self.accs.values()}
+        self.rebases = {a.name: rename_sources(a.rebase, outside) for a in self.accs.values() if a.rebase is not None}
+        self.outputs = [(i, rename_sources(e, outside)) for i, e in g.outputs]
+        self.before: list[ir.Phase] = []
+        question = Question(self.lifts, self.accs, self.columns, self.rows, self.stream, s.extents, s.inputs, s.sizes, s.choice, self._is_masked())
+        self.form: Form = choose(question)
+        self.separable = {n for n, a in self.accs.items() if self.form.row and separates(question, a, self.form.row)}
+        self.along = [(i, e) for i, e in self.outputs if self.stream in s.outputs[i].dims]
+        self._hoist()
+        self.inner: list[tuple[Load, Expr]] = []
+        self._materialise()
+        self.segment = self._choose_segment()
+        self.weights = self._plan_weights()
 
-    # ---- decisions
-    def choose(self) -> None:
-        """Lanes by the loads they make contiguous; the row tile; the stream tile."""
-        lanes, extents = self.s.lanes, self.s.extents
-        self.row, self.lanes, self.row_step = "", "stream", 1
-        wanted = self.s.choice.get("lanes")
-        costs = {"": self._gathers(self.stream)} | {r: self._gathers(r) for r in self.rows}
-        best = min(costs, key=lambda x: (costs[x], x != ""))
-        tops = any(a.k for a in self.accs.values())
-        if wanted == "row" and self.rows:
-            best = min((r for r in self.rows), key=lambda r: costs[r])
-        if best and not tops and wanted != "stream":
-            self.row, self.lanes, self.row_step = best, "row", 16 * lanes
-        elif self.rows:
-            self.row = max(reversed(self.rows), key=lambda r: extents[r])
-            self.row_step = 16 if extents[self.stream] <= 2048 else 1
-            if self.row_step == 1:
-                self.row = ""
-        self.depth = int(self.s.choice.get("depth", 512 if self.lanes == "stream" else 64))
+    @property
+    def row(self) -> str:
+        return self.form.row
 
-    def _gathers(self, axis: str) -> int:
-        """Elements that lanes along this axis would have to gather, for one step of everything."""
-        cost = 0
-        for e in self._loads():
-            array = next((a for a in self.s.inputs if a.name == e.source), None)
-            if array is None or axis not in e.axes:
+    @property
+    def lanes(self) -> str:
+        return self.form.lanes
+
+    def _is_masked(self) -> bool:
+        from .masks import bounds
+        from .expr import Map
+
+        return any(isinstance(e, Map) and e.op == "where" and bounds(e.args[0])[0] for e in nodes(*self.lifts.values()))
+
+    def exprs(self) -> list[Expr]:
+        """Every expression evaluated on elements of the stream."""
+        return [*self.lifts.values(), *(e for _, e in self.along)]
+
+    def _replace(self, old: Expr, new: Expr) -> None:
+        swap = lambda e: transform(e, lambda x: new if x is old else None)  # noqa: E731
+        self.lifts = {n: swap(e) for n, e in self.lifts.items()}
+        self.along = [(i, swap(e)) for i, e in self.along]
+
+    # ---- reductions inside elements
+    def _closed_reductions(self) -> list[Expr]:
+        """The outermost reductions in elements that read no accumulator and know no column."""
+        cols = {c for cs in self.columns.values() for c in cs}
+        found = [e for e in nodes(*self.exprs()) if isinstance(e, Reduce) and not e.axes & cols]
+        found = [e for e in found if not any(isinstance(x, (Acc, Prev)) for x in nodes(e))]
+        inside = {x for e in found for x in nodes(e) if x is not e}
+        return sorted((e for e in found if e not in inside), key=show)
+
+    def _hoist(self) -> None:
+        """A reduction that does not vary over the rows, or not over the stream, is computed once, before."""
+        p = self.form.product
+        for n, e in enumerate(self._closed_reductions()):
+            if p is not None and e is p.node:
                 continue
-            if array.strides[e.dims.index(axis)] not in (0, 1):
-                cost += 1
-        return cost
+            shared = (self.row and self.row not in e.axes) or self.stream not in e.axes
+            if not shared or not e.axes:
+                continue
+            dims = tuple(a for a in (*self.rows, self.stream) if a in e.axes)
+            name = f"once{self.number}_{n}"
+            self.s.buffers.append(ir.Buffer(name, dims, tuple(ir.Size(d) for d in dims), shared=True))
+            self.before.append(self.s.element_phase(f"once {n}", name, e, dims))
+            self._replace(e, Load(name, dims, e.dtype))
 
-    def _loads(self) -> list[Load]:
-        return [e for e in nodes(*self.lifts.values()) if isinstance(e, Load)]
+    def _materialise(self) -> None:
+        """A reduction inside an element becomes a tile in scratch, so that its value is computed once."""
+        p = self.form.product
+        for n, e in enumerate(self._closed_reductions()):
+            if (p is not None and e is p.node) or e.dtype == bool:
+                continue
+            tile = self.tile_buffer(f"inner{self.number}_{n}")
+            self.inner.append((tile, e))
+            self._replace(e, tile)
 
-    # ---- states
-    def states(self) -> tuple[ir.State, ...]:
-        keep = frozenset().union(*(r.keep for r in self.g.roles))
-        out = []
+    def tile_dims(self) -> tuple[str, ...]:
+        if not self.row:
+            return (self.stream,)
+        return (self.row, self.stream) if self.lanes == "stream" else (self.stream, self.row)
+
+    def tile_buffer(self, name: str) -> Load:
+        """Scratch for one value an element of the tile; lanes are contiguous."""
+        f, lanes = self.form, self.s.lanes
+        size = {self.row: ir.Size(value=f.held, multiple=lanes), self.stream: ir.Size(value=f.depth, multiple=lanes, pad=2 * lanes)}
+        if self.lanes == "row":
+            size[self.stream] = ir.Size(value=f.depth)
+        dims = self.tile_dims()
+        self.s.buffers.append(ir.Buffer(name, dims, tuple(size[d] for d in dims)))
+        return Load(name, dims, self.s.real_dtype)
+
+    def tile_statements(self, again: bool = False) -> list[ir.Stmt]:
+        """What fills the tile's scratch before the levels. again: in a second traversal, for outputs along the stream."""
+        stores = tuple((t.source, e) for t, e in self.inner)
+        return [ir.Sweep(self.lanes, (), stores)] if stores else []
+
+    # ---- weights of column accumulators
+    def _plan_weights(self) -> dict[str, Load]:
+        """The factor of a column accumulator's lift that knows no column, in scratch: computed once for all columns."""
+        out = {}
         for a in self.accs.values():
-            out.append(ir.State(a.name, a.op, bool(self.row) and (self.row in a.axes or not self.columns[a.name]), self.columns[a.name], a.k, a.out, a.name in keep))
-        return tuple(out)
+            if not self.columns[a.name] or a.op != "sum":
+                continue
+            w, v = split_columns(self.lifts[a.name], self.columns[a.name])
+            if w is None or v is None or self.stream not in w.axes:
+                continue
+            simple = isinstance(w, Load) and a.name not in self.separable
+            if simple or (self.row not in w.axes and self.row and a.name not in self.separable):
+                continue
+            tile = w if isinstance(w, Load) and self.s.is_buffer(w.source) and w.dims == self.tile_dims() else self._weight_tile(a, w)
+            out[a.name] = tile
+            both = product([tile, v])
+            assert both is not None
+            self.lifts[a.name] = both
+        return out
 
-    # ---- statements
-    def level_statements(self, r: Roles, level: tuple[Accumulator, ...], n: int) -> list[ir.Stmt]:
-        """Rebase and sweep of the accumulators of one level that have no columns."""
+    def _weight_tile(self, a: Accumulator, w: Expr) -> Load:
+        tile = self.tile_buffer(f"weight{self.number}_{len(self.s.buffers)}")
+        self.stored = getattr(self, "stored", {})
+        self.stored[a.name] = (tile.source, w)
+        return tile
+
+    # ---- levels
+    def level_statements(self, r: Roles, n: int) -> list[ir.Stmt]:
+        """Rebase and sweep of one level; then factors for column accumulators that move with it."""
+        level = r.levels[n]
         own = [a for a in level if not self.columns[a.name]]
         out: list[ir.Stmt] = []
-        moved = [a for a in own if self.rebases[a.name] is not None]
+        moved = [a for a in own if a.name in self.rebases]
         if moved:
-            params = sorted({x for a in moved for x in self._params_read(r, self.rebases[a.name])})
-            out.append(ir.Rebase(self.lanes, tuple(params), tuple((a.name, self._rebase(a)) for a in moved)))
-        if own:
-            folds = tuple(ir.Fold(a.name, a.op, self.lifts[a.name]) for a in own)
-            out.append(ir.Sweep(self.lanes, folds, (), self._guard(r, [self.lifts[a.name] for a in own]), self._unroll(folds)))
+            params = sorted({x for a in moved for x in self._reads(r, self.rebases[a.name])})
+            out.append(ir.Rebase(self.lanes, tuple(params), tuple((a.name, self.rebases[a.name]) for a in moved)))
+        swept = [a for a in own if a.name not in self.folded_early()]
+        stored = getattr(self, "stored", {})
+        stores = [stored[a.name] for a in level if a.name in stored]
+        folds = tuple(ir.Fold(a.name, a.op, self.lifts[a.name]) for a in swept)
+        folds, stores = self.first_sweep(r, n, folds, stores)
+        if folds or stores:
+            guard = self._guard(r, [f.lift for f in folds] + [e for _, e in stores])
+            if guard and stores and self.lanes == "stream":
+                out.append(ir.Sweep(self.lanes, (), tuple(stores), (), 1))
+                stores = []
+            out.append(ir.Sweep(self.lanes, folds, tuple(stores), guard, self._unroll(folds), self._prefetch(r, n)))
         return out
+
+    def folded_early(self) -> set[str]:
+        """Accumulators that are folded where the tile is made."""
+        return set()
+
+    def first_sweep(
+        self, r: Roles, n: int, folds: tuple[ir.Fold, ...], stores: list[tuple[str, Expr]]
+    ) -> tuple[tuple[ir.Fold, ...], list[tuple[str, Expr]]]:
+        return folds, stores
+
+    def _prefetch(self, r: Roles, n: int) -> int:
+        last = n == len(r.levels) - 1 and self.form.kind == "plain" and self.lanes == "stream" and not self.row
+        return 4 * self.form.depth if last else 0
 
     def _unroll(self, folds: tuple[ir.Fold, ...]) -> int:
         if self.lanes == "row":
-            return 4 if len(folds) <= 2 else 2
+            return 4 if 0 < len(folds) <= 2 and self.form.kind == "plain" else 1
         return 4 if len(folds) <= 3 else 2
 
-    def _rebase(self, a: Accumulator) -> Expr:
-        e = self.rebases[a.name]
-        assert e is not None
-        return e
-
-    def _params_read(self, r: Roles, e: Expr | None) -> set[str]:
+    def _reads(self, r: Roles, e: Expr) -> set[str]:
         """Accumulators of this pass whose running value an expression reads."""
         own = {a.name for a in r.accs}
-        return set() if e is None else {x.name for x in nodes(e) if isinstance(x, Acc) and x.name in own}
+        return {x.name for x in nodes(e) if isinstance(x, Acc) and x.name in own}
 
     def _guard(self, r: Roles, lifts: list[Expr]) -> tuple[str, ...]:
         """Parameters to watch: needed when one of them is no extremum, because 0 / 0 may come of its identity."""
-        read = sorted({x for e in lifts for x in self._params_read(r, e)})
+        read = sorted({x for e in lifts for x in self._reads(r, e)})
         return tuple(read) if any(self.accs[n].op not in ("max", "min") for n in read) else ()
 
     def pass_statements(self, r: Roles) -> list[ir.Stmt]:
         """Everything one tile of the stream does: levels, then column accumulators."""
         out: list[ir.Stmt] = []
-        for n, level in enumerate(r.levels):
-            out += self.level_statements(r, level, n)
+        for n in range(len(r.levels)):
+            out += self.level_statements(r, n)
         return out + self.column_statements(r)
 
+    # ---- columns
     def column_statements(self, r: Roles) -> list[ir.Stmt]:
         cols = self._column_order([a for level in r.levels for a in level if self.columns[a.name]])
         out: list[ir.Stmt] = []
+        starts: dict[str, tuple[str, tuple[tuple[str, str], ...]]] = {}
         for a in cols:
-            e = self.rebases[a.name]
-            if e is not None:
-                out.append(ir.ColumnRebase(tuple(sorted(self._params_read(r, e))), ((a.name, e),)))
+            if a.name not in self.rebases:
+                continue
+            start = self._start_terms(r, a) if a.name in self.separable else None
+            if start is not None:
+                out.append(start[0])
+                starts[a.name] = start[1]
+            else:
+                e = self.rebases[a.name]
+                out.append(ir.ColumnRebase(tuple(sorted(self._reads(r, e))), ((a.name, e),)))
         for a in cols:
-            fold = ir.Fold(a.name, a.op, self.lifts[a.name])
-            out.append(ir.Columns(fold, self._column_lane(a), self._guard(r, [self.lifts[a.name]])))
+            out += self.column_fold(r, a, *starts.get(a.name, ("", ())))
         return out
+
+    def column_fold(self, r: Roles, a: Accumulator, factor: str, rank: tuple[tuple[str, str], ...]) -> list[ir.Stmt]:
+        fold = ir.Fold(a.name, a.op, self.lifts[a.name])
+        return [ir.Columns(fold, self._column_lane(a), self._guard(r, [self.lifts[a.name]]))]
+
+    def _start_terms(self, r: Roles, a: Accumulator) -> tuple[ir.Stmt, tuple[str, tuple[tuple[str, str], ...]]] | None:
+        """A rebase that is factor * own previous value + coefficients * rows of other columns: what a contraction can start
+        from. Gives the Rebase that computes them, and their buffers."""
+        e = self.rebases[a.name]
+        factor: Expr | None = None
+        rank: list[tuple[Expr, str]] = []
+        for t in terms(e):
+            sign, fs = self._signed_factors(t)
+            old = [f for f in fs if isinstance(f, Prev) and self.columns.get(f.name)]
+            rest = product([f for f in fs if f not in old] + ([Const(-1.0, e.dtype)] if sign < 0 else []))
+            if len(old) != 1 or (rest is not None and rest.axes & set(self.columns[a.name])):
+                return None
+            name = old[0].name  # type: ignore[attr-defined]
+            if name == a.name and factor is None:
+                factor = rest if rest is not None else Const(1.0, e.dtype)
+            elif name != a.name and self.row not in self.accs[name].axes and self.columns[name] == self.columns[a.name]:
+                rank.append((rest if rest is not None else Const(1.0, e.dtype), name))
+            else:
+                return None
+        if factor is None:
+            return None
+        items: list[tuple[str, Expr, float]] = []
+        own = ""
+        if not isinstance(factor, Const) or factor.value != 1:
+            own = self._row_buffer(f"factor{self.number}_{len(self.s.buffers)}")
+            items.append((own, factor, 1.0))
+        pairs = []
+        for x, name in rank:
+            b = self._row_buffer(f"coefficient{self.number}_{len(self.s.buffers)}")
+            items.append((b, x, 0.0))
+            pairs.append((b, name))
+        return ir.Rebase(self.lanes, tuple(sorted(self._reads(r, e))), (), tuple(items)), (own, tuple(pairs))
+
+    def _signed_factors(self, e: Expr) -> tuple[int, list[Expr]]:
+        from .expr import Map
+
+        if isinstance(e, Map) and e.op == "neg":
+            sign, fs = self._signed_factors(e.args[0])
+            return -sign, fs
+        return 1, factors(e)
+
+    def _row_buffer(self, name: str) -> str:
+        self.s.buffers.append(ir.Buffer(name, (self.row,), (ir.Size(value=self.form.held, multiple=self.s.lanes),)))
+        return name
 
     def _column_order(self, accs: list[Accumulator]) -> list[Accumulator]:
         """Those whose previous value others read come last, so that it is still there."""
-        read = {n for a in accs if self.rebases[a.name] is not None for n in a.previous() if n != a.name}
+        read = {n for a in accs for n in a.previous() if n != a.name}
         return sorted(accs, key=lambda a: a.name in read)
 
     def _column_lane(self, a: Accumulator) -> str:
         """The last column where that is contiguous (or the stream is not), else the stream."""
         last = self.columns[a.name][-1]
-        loads = [e for e in nodes(self.lifts[a.name]) if isinstance(e, Load)]
         bad = {last: 0, self.stream: 0}
-        for e in loads:
-            array = next((x for x in self.s.inputs if x.name == e.source), None)
+        for e in nodes(self.lifts[a.name]):
+            array = next((x for x in self.s.inputs if isinstance(e, Load) and x.name == e.source), None)
             for axis in bad:
-                if array is not None and axis in e.axes and array.strides[e.dims.index(axis)] not in (0, 1):
+                if array is not None and isinstance(e, Load) and axis in e.axes and array.strides[e.dims.index(axis)] not in (0, 1):
                     bad[axis] += 1
         return last if bad[last] <= bad[self.stream] or MONOIDS[a.op].state != "value" else self.stream
 
-    # ---- results
+    # ---- segments
+    def _choose_segment(self) -> int:
+        """The length of a segment of the stream, or 0. Plain rows are always cut alike; products only where one row tile
+        covers all the rows, since else their tiles are parallel enough."""
+        s, f = self.s, self.form
+        if len(self.g.roles) > 1 or self.along or s.segmented:
+            return 0
+        if f.kind != "plain" and not f.stream_outer and self.row and s.extents[self.row] > f.rows:
+            return 0
+        per = s.sizes.element * self._bytes_per_element()
+        length = s.sizes.segment(per, f.depth)
+        return length if ceil(s.extents[self.stream] / length) > 1 else 0
+
+    def _bytes_per_element(self) -> int:
+        """Elements read for one step of the stream by one item."""
+        total = 0
+        for e in nodes(*self.lifts.values()):
+            if isinstance(e, Load) and self.stream in e.axes and not self.s.is_buffer(e.source):
+                own = [a for a in e.dims if a != self.stream and a not in self.rows]
+                rows = min(self.form.rows, self.s.extents[self.row]) if self.row in e.axes else 1
+                total += rows * prod(self.s.extents[a] for a in own)
+        return max(1, total)
+
+    def _parts(self) -> tuple[tuple[str, str, str], ...]:
+        """Buffers for the segments' states."""
+        out = []
+        batch = [x for x in self.rows if x != self.row]
+        for st in self.states(False):
+            dims = [*batch, SEGMENT, *([self.row] if st.row else []), *st.columns, *([st.out] if st.k else [])]
+            sizes = tuple(ir.Size(d) for d in dims)
+            names = [f"part{self.number}_{st.name}", f"part{self.number}_{st.name}_at" if st.indexed else ""]
+            for n in filter(None, names):
+                self.s.buffers.append(ir.Buffer(n, tuple(dims), sizes, shared=True))
+            out.append((st.name, names[0], names[1]))
+        return tuple(out)
+
+    # ---- states and results
+    def states(self, keep: bool = True) -> tuple[ir.State, ...]:
+        kept = frozenset().union(*(r.keep for r in self.g.roles)) if keep else frozenset()
+        out = []
+        for a in self.accs.values():
+            by_row = bool(self.row) and (self.row in a.axes or not self.columns[a.name])
+            out.append(ir.State(a.name, a.op, by_row, self.columns[a.name], a.k, a.out, a.name in kept))
+        return tuple(out)
+
     def results(self) -> list[ir.Stmt]:
         out: list[ir.Stmt] = []
         for n in self.g.exported:
             out += self._export(self.accs[n])
         for i, e in self.outputs:
             array = self.s.outputs[i]
-            if self.stream in array.dims:
-                continue
-            columns = tuple(d for d in array.dims if d not in self.rows)
-            out.append(ir.Store(array.name, e, columns))
-        if self.s.flag_axes is not None:
-            accs = tuple(a.name for a in self.accs.values() if self._floating(a))
-            if accs:
-                out.append(ir.Flag(accs))
-        return out
-
-    def _floating(self, a: Accumulator) -> bool:
-        return self.lifts[a.name].dtype.kind not in "iub"
+            if self.stream not in array.dims:
+                out.append(ir.Store(array.name, e, tuple(d for d in array.dims if d not in self.rows)))
+        floating = tuple(a.name for a in self.accs.values() if self.lifts[a.name].dtype.kind not in "iub")
+        return [*out, ir.Flag(floating)] if floating else out
 
     def _export(self, a: Accumulator) -> list[ir.Stmt]:
         columns = (*self.columns[a.name], *((a.out,) if a.out else ()))
         axes = frozenset(a.axes) | ({a.out} if a.out else set())
-        out: list[ir.Stmt] = []
-        for name, field in ((a.name, "value"), (f"{a.name}.index", "index")):
-            if name in self.s.memory:
-                out.append(ir.Store(self.s.memory[name].source, Acc(a.name, axes, a.dtype, field), columns))
-        return out
+        fields = [f for f in ("value", "index") if (a.name, f) in self.s.memory]
+        return [ir.Store(self.s.memory[a.name, f].source, Acc(a.name, axes, a.dtype, f), columns) for f in fields]
 
     def along_stream(self) -> list[ir.Stmt]:
         """Outputs that vary along the stream: one more sweep."""
-        stores = tuple((self.s.outputs[i].name, e) for i, e in self.outputs if self.stream in self.s.outputs[i].dims)
-        return [ir.Loop(self.stream, self.depth, (ir.Sweep(self.lanes, (), stores, (), 4 if self.lanes == "stream" else 1),))] if stores else []
+        if not self.along:
+            return []
+        stores = tuple((self.s.outputs[i].name, e) for i, e in self.along)
+        sweep = ir.Sweep(self.lanes, (), stores, (), 4 if self.lanes == "stream" else 1)
+        return [ir.Loop(self.stream, self.form.depth, (*self.tile_statements(True), sweep))]
 
     # ---- the whole
+    def row_statements(self) -> list[ir.Stmt]:
+        """Once a row tile, before the stream."""
+        return []
+
+    def mask_statements(self) -> list[ir.Stmt]:
+        """Once a tile, before anything else."""
+        return []
+
     def phases(self) -> list[ir.Phase]:
-        body: list[ir.Stmt] = [ir.Loop(self.stream, self.depth, tuple(self.pass_statements(r))) for r in self.g.roles]
-        body += self.along_stream() + self.results()
-        batch = tuple(ir.Grid(x) for x in self.rows if x != self.row)
-        grid = (*batch, *((ir.Grid(self.row, self.row_step),) if self.row else ()))
+        f = self.form
+        loops: list[ir.Stmt] = []
+        for n, r in enumerate(self.g.roles):
+            tile = [*self.mask_statements(), *self.tile_statements(n > 0), *self.pass_statements(r)]
+            loops.append(ir.Loop(self.stream, f.depth, tuple(tile)))
+        return self._assemble(loops)
+
+    def _assemble(self, loops: list[ir.Stmt]) -> list[ir.Phase]:
+        f, batch = self.form, tuple(ir.Grid(x) for x in self.rows if x != self.row)
+        rows = (ir.Grid(self.row, f.rows),) if self.row and not f.stream_outer else ()
+        segment = (ir.Grid(SEGMENT, self.segment),) if self.segment else ()
         laws = tuple(law(a) for a in self.accs.values())
-        name = "_".join(p.axis for p in self.g.passes[:1])
-        return [ir.Phase(name, grid, tuple(body), self.row, self.stream, self.row_step, False, self.states(), False, laws)]
+        name = f"over_{self.stream}"
+        body = [*self.row_statements(), *loops, *self.along_stream()]
+        uneven = any(isinstance(x, ir.Skip) for x in ir.statements(tuple(body)))
+        if not self.segment:
+            body += self.results()
+            own = ir.Phase(name, (*batch, *rows), tuple(body), self.row, self.stream, f.held, f.stream_outer, self.states(), uneven, laws)
+            return [*self.before, own]
+        self.s.segmented = True
+        parts = self._parts()
+        own = ir.Phase(name, (*batch, *segment, *rows), (*body, ir.Partial(parts)), self.row, self.stream, f.held, f.stream_outer, self.states(),
+                       uneven, laws)  # fmt: skip
+        levels = tuple(tuple((a.name, self.rebases.get(a.name)) for a in level) for level in self.g.roles[0].levels)
+        step = (ir.Grid(self.row, f.rows),) if self.row else ()
+        merge = ir.Phase("merge", (*batch, *step), (ir.Merge(levels, parts), *self.results()), self.row, self.stream, f.held, False,
+                         self.states(False))  # fmt: skip
+        return [*self.before, own, merge]
 
 
 def law(a: Accumulator) -> str:
@@ -195,4 +403,4 @@ def law(a: Accumulator) -> str:
     return text if a.rebase is None else f"{text}; rebase {show(a.rebase)}"
 
 
-__all__ = ["SEGMENT", "PhaseBuilder", "Prev", "law"]
+__all__ = ["PhaseBuilder", "finite_needed", "law", "masked"]

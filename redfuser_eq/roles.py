@@ -83,17 +83,16 @@ def classify(p: Pass, carried: frozenset[str] = frozenset()) -> Roles:
 def _column_axes(accs: list[Accumulator], common: set[str], base: set[str], stream: str) -> set[str]:
     """Among the axes that all the accumulators share, one that makes a matrix product of a lift: some factor varies over
     the stream and it but over none of the others, and some factor varies over another axis."""
-    for a in accs:
-        if a.op != "sum":
-            continue
+    found: list[tuple[bool, str]] = []
+    for a in (a for a in accs if a.op == "sum"):
         fs = factors(a.lift)
-        for x in reversed([x for x in a.axes if x in common]):
+        for x in (x for x in reversed(a.axes) if x in common):
             rest = (common | base) - {x}
             with_x = [f for f in fs if x in f.axes]
             others = [f for f in fs if x not in f.axes and f.axes & rest]
             if with_x and others and stream in with_x[-1].axes and not any(f.axes & rest - _batch(fs, rest) for f in with_x):
-                return {x}
-    return set()
+                found.append((not all(isinstance(f, Load) for f in with_x), x))
+    return {min(found, key=lambda v: v[0])[1]} if found else set()
 
 
 def _batch(fs: list[Expr], rest: set[str]) -> set[str]:
@@ -159,12 +158,12 @@ def compute_type(c: Cascade, extents: Mapping[str, int]) -> str:
     return "double" if big and pairs else "float"
 
 
-def rename_sources(e: Expr, names: Mapping[str, Load]) -> Expr:
+def rename_sources(e: Expr, names: Mapping[tuple[str, str], Load]) -> Expr:
     """Accumulators that lie in memory, read as what they are: Acc(name) -> Load."""
 
     def f(x: Expr) -> Expr | None:
         if isinstance(x, Acc):
-            return names.get(x.name if x.field == "value" else f"{x.name}.{x.field}")
+            return names.get((x.name, x.field))
         return None
 
     return transform(e, f)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -18,22 +18,13 @@ from .codegen import kernel as ir
 from .errors import RedfuserError
 from .expr import Acc, Expr, Load, Map, Reduce, nodes, show
 from .ops import MONOIDS
-from .phase import PhaseBuilder
+from .products import ProductBuilder
 from .roles import Roles, classify, compute_type, rename_sources
+from .tiles import Device, Sizes
 
 
 class Unsupported(RedfuserError, NotImplementedError):
     """The Kernel has no form for this cascade; the message says why. The caller runs the NumPy program instead."""
-
-
-class Device(Protocol):
-    """What a schedule needs to know of a processor: sizes in bytes."""
-
-    isa: str
-    vector_bytes: int
-    l1: int
-    l2: int
-    l3: int
 
 
 def schedule(
@@ -51,7 +42,7 @@ def schedule(
     Raises Unsupported where the Kernel has no form for the cascade."""
     check(cascade)
     del threads
-    return _Scheduler(cascade, dict(extents), strides, device, dict(choice or {})).kernel()
+    return Scheduler(cascade, dict(extents), strides, device, dict(choice or {})).kernel()
 
 
 def candidates(
@@ -91,13 +82,16 @@ class Group:
         return {a.name for p in self.passes for a in p.accumulators}
 
 
-class _Scheduler:
+class Scheduler:
     def __init__(self, c: Cascade, extents: dict[str, int], strides: Mapping[Any, Sequence[int]], device: Device, choice: dict[str, Any]):
         self.c, self.extents, self.strides, self.device, self.choice = c, extents, strides, device, choice
         self.real = compute_type(c, extents)
         self.lanes = max(1, device.vector_bytes // (4 if self.real == "float" else 8))
         self.buffers: list[ir.Buffer] = []
-        self.memory: dict[str, Load] = {}
+        self.memory: dict[tuple[str, str], Load] = {}
+        self.segmented = False
+        self.sizes = Sizes(device, self.lanes, 4 if self.real == "float" else 8)
+        self.real_dtype = np.dtype(np.float32 if self.real == "float" else np.float64)
         self.inputs = self._inputs()
         self.outputs = tuple(
             self._array(f"out{i}", o.dtype, o.axes, strides.get(i, row_major(o.axes, extents))) for i, o in enumerate(c.outputs)
@@ -169,9 +163,8 @@ class _Scheduler:
         phases: list[ir.Phase] = []
         notes: list[str] = []
         for n, g in enumerate(groups):
-            b = PhaseBuilder(self, g, n)
+            b = ProductBuilder(self, g, n)
             phases += b.phases()
-            notes += b.notes
         phases += [self._map_phase(i, e) for i, e in self.late]
         kernel = ir.Kernel(
             "redfuser_kernel", self.real, self.lanes, tuple(self.extents), self.inputs, self.outputs, tuple(self.buffers), tuple(phases),
@@ -218,13 +211,16 @@ class _Scheduler:
         """A place in memory for an accumulator that a later phase reads."""
         dims = (*a.axes, *((a.out,) if a.out else ()))
         sizes = tuple(ir.Size(d) for d in dims)
-        for suffix, name in (("", a.name), ("_at", f"{a.name}.index")):
+        for suffix, name in (("", (a.name, "value")), ("_at", (a.name, "index"))):
             if suffix and MONOIDS[a.op].state == "value":
                 continue
             buffer = f"{a.name}{suffix}@memory"
             self.buffers.append(ir.Buffer(buffer, dims, sizes, shared=True))
             dtype = np.dtype(np.int64) if suffix else a.dtype
             self.memory[name] = Load(buffer, dims, dtype)
+
+    def is_buffer(self, name: str) -> bool:
+        return any(b.name == name for b in self.buffers)
 
     def row_side(self, g: Group) -> tuple[str, ...]:
         return tuple(dict.fromkeys(x for r in g.roles for x in r.rows))

@@ -1,0 +1,113 @@
+"""Masks in scores: which part of a tile an affine condition leaves, and when a masked tile may be left out.
+
+A tile on which the condition is false everywhere may be skipped when every lift adds nothing there: its score is -inf, so
+that maxima keep their value and exp gives 0; and 0 times what it is multiplied by is 0, provided that is finite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .codegen.kernel import Bound
+from .expr import Acc, Const, Expr, Index, Load, Map, transform
+from .ops import MONOIDS
+
+NEG = float("-inf")
+COMPARISONS = {"le": (1, 0), "lt": (1, -1), "ge": (-1, 0), "gt": (-1, -1)}
+
+
+def affine(e: Expr) -> tuple[dict[str, int], int] | None:
+    """({axis: coefficient}, constant) of an integer index expression, or None."""
+    if isinstance(e, Index):
+        return {e.axis: 1}, 0
+    if isinstance(e, Const) and float(e.value) == int(e.value):
+        return {}, int(e.value)
+    if isinstance(e, Map) and e.op in ("add", "sub"):
+        a, b = affine(e.args[0]), affine(e.args[1])
+        if a is None or b is None:
+            return None
+        s = 1 if e.op == "add" else -1
+        return {x: a[0].get(x, 0) + s * b[0].get(x, 0) for x in {**a[0], **b[0]}}, a[1] + s * b[1]
+    if isinstance(e, Map) and e.op == "neg":
+        a = affine(e.args[0])
+        return None if a is None else ({x: -c for x, c in a[0].items()}, -a[1])
+    return None
+
+
+def bounds(condition: Expr) -> tuple[list[Bound], bool]:
+    """The affine bounds among the conjuncts of a condition, and whether they are all of it."""
+    if isinstance(condition, Map) and condition.op == "logical_and":
+        a, b = bounds(condition.args[0]), bounds(condition.args[1])
+        return a[0] + b[0], a[1] and b[1]
+    if isinstance(condition, Map) and condition.op in COMPARISONS:
+        a, b = affine(condition.args[0]), affine(condition.args[1])
+        if a is not None and b is not None:
+            sign, strict = COMPARISONS[condition.op]
+            terms = {x: sign * (b[0].get(x, 0) - a[0].get(x, 0)) for x in sorted({**a[0], **b[0]})}
+            return [Bound(tuple((x, c) for x, c in terms.items() if c), sign * (b[1] - a[1]) + strict)], True
+    return [], False
+
+
+@dataclass
+class Masked:
+    """open: the score where every affine condition holds; bounds: the conditions."""
+
+    open: Expr
+    bounds: list[Bound] = field(default_factory=list)
+
+
+def masked(score: Expr) -> Masked:
+    """Peel `where(condition, x, -inf)` off a score, however deep they nest at its top."""
+    if isinstance(score, Map) and score.op == "where" and isinstance(score.args[2], Const) and score.args[2].value == NEG:
+        found, complete = bounds(score.args[0])
+        inner = masked(score.args[1])
+        left = inner.open if complete else Map("where", (score.args[0], inner.open, score.args[2]), score.dtype)
+        return Masked(left, found + inner.bounds)
+    return Masked(score)
+
+
+def finite_needed(op: str, lift: Expr, tile: Expr) -> set[Load] | None:
+    """What must be finite for the lift to add nothing where `tile` is -inf; None when it would add something."""
+    needed: set[Load] = set()
+    low = transform(lift, lambda e: Const(NEG, e.dtype) if e is tile else None)
+    kind = _limit(low, needed)
+    if op == "sum":
+        return needed if kind == "zero" else None
+    if MONOIDS[op].best > 0 and MONOIDS[op].identity == NEG:
+        return needed if kind == "low" else None
+    return None
+
+
+def _limit(e: Expr, needed: set[Load]) -> str:
+    """ "low" (-inf), "zero", or "" (anything)."""
+    if isinstance(e, Const):
+        return "low" if e.value == NEG else "zero" if e.value == 0 else ""
+    if not isinstance(e, Map):
+        return ""
+    kinds = [_limit(a, needed) for a in e.args]
+    if e.op in ("exp", "exp2") and kinds == ["low"]:
+        return "zero"
+    if e.op in ("add", "sub") and kinds[0] == "low" and _finite(e.args[1], needed):
+        return "low"
+    if e.op == "add" and kinds[1] == "low" and _finite(e.args[0], needed):
+        return "low"
+    if e.op == "mul":
+        for k, other in ((kinds[0], e.args[1]), (kinds[1], e.args[0])):
+            if k == "low" and isinstance(other, Const) and 0 < other.value < float("inf"):
+                return "low"
+            if k == "zero" and _finite(other, needed):
+                return "zero"
+    return ""
+
+
+def _finite(e: Expr, needed: set[Load]) -> bool:
+    """Finite if these loads are. Accumulators that are not finite have their rows computed anew anyway."""
+    if isinstance(e, Const):
+        return abs(e.value) < float("inf")
+    if isinstance(e, (Acc, Index)):
+        return True
+    if isinstance(e, Load):
+        if e.dtype.kind not in "iub":
+            needed.add(e)
+        return True
+    return False

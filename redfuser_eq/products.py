@@ -1,0 +1,270 @@
+"""Phases with matrix products: operands packed or read in place, contractions in register blocks, tiles a mask leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+from .cascade import Accumulator
+from .codegen import kernel as ir
+from .expr import Acc, Expr, Load, Prev, nodes, transform
+from .masks import finite_needed, masked
+from .phase import PhaseBuilder
+from .roles import Roles, split_columns
+from .tiles import PAGE, up
+
+if TYPE_CHECKING:
+    from .schedule import Group, Scheduler
+
+
+class ProductBuilder(PhaseBuilder):
+    """Adds to a phase what its form asks for: the inner contraction (`tile`, its mapped result) and column contractions."""
+
+    def __init__(self, s: Scheduler, g: Group, number: int):
+        self.tile: Load | None = None
+        self.score: Expr | None = None
+        self.early: set[str] = set()
+        super().__init__(s, g, number)
+
+    # ---- the score
+    def _materialise(self) -> None:
+        super()._materialise()
+        p = self.form.product
+        if p is None:
+            return
+        self._order()
+        self.tile = self.tile_buffer(f"tile{self.number}")
+        self.raw = Load(f"raw{self.number}", self.tile_dims(), self.s.real_dtype) if self.form.kind == "blocked" else self.tile
+        score = self._largest_score(p.node)
+        self._replace(score, self.tile)
+        self.score = transform(score, lambda e: self.raw if e is p.node else None)
+        self.plain_score = self.score is self.raw
+
+    def _largest_score(self, node: Expr) -> Expr:
+        """The largest expression around the product that every use of it goes through."""
+        cols = {c for cs in self.columns.values() for c in cs}
+        uses = self.exprs()
+        around = [e for e in nodes(*uses) if node in set(nodes(e)) and not e.axes & cols and e.dtype == node.dtype]
+        around = [e for e in around if not any(isinstance(x, (Acc, Prev)) for x in nodes(e))]
+        for e in sorted(around, key=lambda e: -len(list(nodes(e)))):
+            left = [transform(u, lambda x, e=e: self.tile if x is e else None) for u in uses]  # type: ignore[misc]
+            if not any(x is node for x in nodes(*left)):
+                return e
+        return node
+
+    def _order(self) -> None:
+        """The stream outside the rows, when its operand outgrows the last cache and several row tiles read it."""
+        f, s = self.form, self.s
+        if f.kind != "blocked" or any(x != self.row for x in self.rows) or any(self.columns.values()) or self.along or len(self.g.roles) > 1:
+            return
+        per = s.sizes.element * self._bytes_per_element()
+        outer = s.extents[self.row] > f.rows and per * s.extents[self.stream] > s.device.l3 and not s.segmented
+        self.form = replace(f, stream_outer=outer)
+
+    # ---- operands
+    def _straight(self, e: Expr, lane: str, *, unit: bool) -> ir.Operand | None:
+        """An operand that can be read where it lies: of the compute type, and contiguous along `lane` if asked."""
+        if not isinstance(e, Load):
+            return None
+        array = next((a for a in self.s.inputs if a.name == e.source), None)
+        real = "f32" if self.s.real == "float" else "f64"
+        if array is None or array.dtype != real or (unit and array.strides[e.dims.index(lane)] != 1):
+            return None
+        return ir.Operand(e.source, e.dims)
+
+    def _contiguous(self, e: Expr, a: str, b: str) -> str:
+        """Which of two axes the expression's loads run along."""
+        for x in nodes(e):
+            array = next((v for v in self.s.inputs if isinstance(x, Load) and v.name == x.source), None)
+            if array is not None and isinstance(x, Load):
+                for axis in (a, b):
+                    if axis in x.axes and array.strides[x.dims.index(axis)] == 1:
+                        return axis
+        return a
+
+    def _pack(self, name: str, e: Expr, c: str, j: str, panel: int, sizes: dict[str, ir.Size], lane: str, shared: int) -> tuple[ir.Operand, ir.Stmt]:
+        """Repack e[c, j]; shared > 0: once a launch, in shares of so many of j, over the batch axes it carries."""
+        batch = tuple(x for x in self.rows if x in e.axes and x not in (c, j)) if shared else ()
+        dims = (*batch, c, j)
+        all_sizes = (*(ir.Size(x) for x in batch), sizes[c], sizes[j])
+        self.s.buffers.append(ir.Buffer(name, dims, all_sizes, bool(shared), panel))
+        stmt = ir.Pack(name, e, lane)
+        if shared:
+            grid = (*(ir.Grid(x) for x in batch), ir.Grid(j, shared))
+            self.before.append(ir.Phase(f"pack {name}", grid, (stmt,), "", "", 1))
+        return ir.Operand(name, dims), stmt
+
+    def _row_operand(self) -> None:
+        """Where the row side of the inner contraction is read from, and what packs it."""
+        f, s, p = self.form, self.s, self.form.product
+        assert p is not None
+        at_row: list[ir.Stmt] = []
+        at_stream: list[ir.Stmt] = []
+        width = f.nv * s.lanes
+        lane = self._contiguous(p.row, p.inner, self.row)
+        inner = ir.Size(p.inner)
+        if self.lanes == "row":
+            size = ir.Size(self.row, multiple=width) if f.stream_outer else ir.Size(value=f.held, multiple=width)
+            self.b, stmt = self._pack(f"rows{self.number}", p.row, p.inner, self.row, width, {p.inner: inner, self.row: size}, lane,
+                                      4 * width if f.stream_outer else 0)  # fmt: skip
+            at_row += [] if f.stream_outer else [stmt]
+            straight = self._straight(p.stream, p.inner, unit=False)
+            if straight is None:
+                where = self._contiguous(p.stream, p.inner, self.stream)
+                straight, stmt = self._pack(f"stream{self.number}", p.stream, self.stream, p.inner, 0,
+                                            {self.stream: ir.Size(value=f.depth), p.inner: ir.Size(p.inner, multiple=s.lanes, pad=s.lanes)},
+                                            where if where == p.inner else p.inner, 0)  # fmt: skip
+                at_stream.append(stmt)
+            self.a = straight
+        else:
+            self._stream_panels(at_row, at_stream, width)
+        self.at_row, self.at_stream = at_row, at_stream
+
+    def _stream_panels(self, at_row: list[ir.Stmt], at_stream: list[ir.Stmt], width: int) -> None:
+        """Lanes along the stream: its operand in panels, once a launch where several row tiles use it."""
+        f, s, p = self.form, self.s, self.form.product
+        assert p is not None
+        once = s.extents[self.row] > f.rows and not f.stream_outer
+        size = ir.Size(self.stream, multiple=width) if once else ir.Size(value=f.depth, multiple=width)
+        where = self._contiguous(p.stream, p.inner, self.stream)
+        self.b, stmt = self._pack(f"stream{self.number}", p.stream, p.inner, self.stream, width, {p.inner: ir.Size(p.inner), self.stream: size},
+                                  where, 4 * width if once else 0)  # fmt: skip
+        at_stream += [] if once else [stmt]
+        straight = self._straight(p.row, p.inner, unit=True)
+        if straight is None:
+            straight, stmt = self._pack(f"rows{self.number}", p.row, self.row, p.inner, 0,
+                                        {self.row: ir.Size(self.row) if f.stream_outer else ir.Size(value=f.held),
+                                         p.inner: ir.Size(p.inner, multiple=s.lanes, pad=s.lanes)}, p.inner,
+                                        0)  # fmt: skip
+            if f.stream_outer:
+                self.form = replace(f, stream_outer=False)
+            at_row.append(stmt)
+        self.a = straight
+
+    # ---- statements
+    def row_statements(self) -> list[ir.Stmt]:
+        return list(self.at_row)
+
+    def mask_statements(self) -> list[ir.Stmt]:
+        """Skip, when the score is masked by affine conditions and nothing is added where it is -inf."""
+        if self.tile is None or self.score is None:
+            return []
+        m = masked(self.score)
+        if not m.bounds:
+            return []
+        needed: set[Load] = set()
+        for n, a in self.accs.items():
+            more = finite_needed(a.op, self.lifts_by_tile[n], self.tile)
+            if more is None:
+                return []
+            needed |= more
+        names = [self._scan(e) for e in sorted(needed, key=repr) if not self.s.is_buffer(e.source)]
+        return [ir.Skip(tuple(m.bounds), tuple(names))]
+
+    def _scan(self, e: Load) -> str:
+        """A flag that an operand is finite, found once a launch."""
+        name = f"finite{self.number}_{e.source}"
+        if not self.s.is_buffer(name):
+            self.s.buffers.append(ir.Buffer(name, (), (), shared=True))
+            array = next(a for a in self.s.inputs if a.name == e.source)
+            lane = next((d for d, st in zip(e.dims, array.strides, strict=True) if st == 1), e.dims[-1])
+            grid = tuple(ir.Grid(x) for x in e.dims if x in self.rows and x != lane)
+            grid += (ir.Grid(self.stream, 256),) if self.stream != lane else ()
+            self.before.append(ir.Phase(f"scan {e.source}", grid, (ir.Scan(name, e, lane),), "", "", 1))
+        return name
+
+    def tile_statements(self, again: bool = False) -> list[ir.Stmt]:
+        out = super().tile_statements(again)
+        f, p = self.form, self.form.product
+        if self.tile is None or p is None:
+            return out
+        if f.kind == "dot":
+            a, b = p.row, p.stream
+            assert isinstance(a, Load) and isinstance(b, Load)
+            dot = ir.Dot(self.tile.source, ir.Operand(a.source, a.dims), ir.Operand(b.source, b.dims), self.row, self.stream, p.inner)
+            extra = [ir.Sweep(self.lanes, (), ((self.tile.source, self.score),))] if again and not self.plain_score and self.score else []
+            return [*out, dot, *extra]
+        i, j = (self.stream, self.row) if self.lanes == "row" else (self.row, self.stream)
+        folds = () if again else tuple(ir.Fold(n, self.accs[n].op, self.lifts[n]) for n in sorted(self.early))
+        m = masked(self.score) if self.score is not None and self.mask_statements() else None
+        keep = again or any(self.tile in set(nodes(e)) for n, e in self.lifts.items() if n not in self.early) or self._tile_is_weight()
+        contract = ir.Contract(self.tile.source, self.a, self.b, i, j, p.inner, f.mr, f.nv,
+                               self.s.sizes.inner_block(self.s.extents[p.inner], f.nv * self.s.lanes), raw=self.raw.source, score=self.score,
+                               open_score=m.open if m else None, folds=folds, keep=keep)  # fmt: skip
+        return [*out, *self.at_stream, contract]
+
+    def _tile_is_weight(self) -> bool:
+        stored = getattr(self, "stored", {})
+        return any(w is self.tile for w in self.weights.values()) or any(self.tile in set(nodes(e)) for _, e in stored.values())
+
+    def folded_early(self) -> set[str]:
+        return self.early
+
+    def first_sweep(
+        self, r: Roles, n: int, folds: tuple[ir.Fold, ...], stores: list[tuple[str, Expr]]
+    ) -> tuple[tuple[ir.Fold, ...], list[tuple[str, Expr]]]:
+        """After dot products the score is mapped in the first sweep, which leaves it in the tile for the later ones."""
+        if self.form.kind != "dot" or n != 0 or r is not self.g.roles[0] or self.plain_score or self.tile is None or self.score is None:
+            return folds, stores
+        mapped = self.score
+        folds = tuple(replace(x, lift=transform(x.lift, lambda e: mapped if e is self.tile else None)) for x in folds)
+        stores = [(t, transform(e, lambda x: mapped if x is self.tile else None)) for t, e in stores]
+        return folds, [(self.tile.source, mapped), *stores]
+
+    # ---- column contractions
+    def column_fold(self, r: Roles, a: Accumulator, factor: str, rank: tuple[tuple[str, str], ...]) -> list[ir.Stmt]:
+        if a.name not in self.separable or a.name not in self.weights:
+            return super().column_fold(r, a, factor, rank)
+        f, s = self.form, self.s
+        d, = self.columns[a.name]
+        n_row, n_d = s.extents[self.row], s.extents[d]
+        mr, nv = s.sizes.register_block(min(n_row, f.rows), n_d)
+        nv = {3: 2}.get(nv, min(nv, 4))
+        _, v = split_columns(self.lifts[a.name], self.columns[a.name])
+        assert v is not None
+        many = ceil(n_row / f.rows) >= 4 and s.sizes.element * n_d >= PAGE // 2
+        b = None if many else self._straight(v, d, unit=True)
+        if b is None:
+            b = self._column_panels(a, v, d, nv * s.lanes)
+        w = self.weights[a.name]
+        return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, mr, nv, f.depth, "state", factor, rank)]
+
+    def _column_panels(self, a: Accumulator, v: Expr, d: str, width: int) -> ir.Operand:
+        name = f"columns{self.number}_{a.name}"
+        sizes = {self.stream: ir.Size(self.stream), d: ir.Size(d, multiple=width)}
+        return self._pack(name, v, self.stream, d, width, sizes, self._contiguous(v, d, self.stream), width)[0]
+
+    def phases(self) -> list[ir.Phase]:
+        self.at_row, self.at_stream = [], []
+        self.lifts_by_tile = dict(self.lifts)
+        for n, (_, w) in getattr(self, "stored", {}).items():
+            tile = self.weights[n]
+            self.lifts_by_tile[n] = transform(self.lifts[n], lambda e, tile=tile, w=w: w if e is tile else None)  # type: ignore[misc]
+        f = self.form
+        if f.kind == "blocked":
+            self._row_operand()
+            if self.lanes == "row":
+                self.early = self._early()
+        if not self.form.stream_outer:
+            return super().phases()
+        tile = self.tile_statements()
+        at_stream = [x for x in tile if x in self.at_stream]
+        inner = [*self.mask_statements(), *(x for x in tile if x not in at_stream), *self.pass_statements(self.g.roles[0])]
+        rows = ir.Loop(self.row, self.form.rows, tuple(inner))
+        return self._assemble([ir.Loop(self.stream, self.form.depth, (*at_stream, rows))])
+
+    def _early(self) -> set[str]:
+        """Accumulators of the first level that the contraction's registers can fold: their lifts read the tile, and what
+        else they read is contiguous along the rows or does not vary along them."""
+        out = set()
+        level = self.g.roles[0].levels[0]
+        for a in level:
+            if self.columns[a.name] or a.k or a.name in self.rebases or len(self.g.roles) > 1:
+                continue
+            if any(e is self.tile for e in nodes(self.lifts[a.name])):
+                out.add(a.name)
+        return out
+
+
+__all__ = ["ProductBuilder", "up"]

@@ -1,0 +1,76 @@
+"""Sizes: register blocks, tiles, segments, from a processor's registers and caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Protocol
+
+
+class Device(Protocol):
+    """What a schedule needs to know of a processor: its instruction set and sizes in bytes."""
+
+    @property
+    def isa(self) -> str: ...
+    @property
+    def vector_bytes(self) -> int: ...
+    @property
+    def l1(self) -> int: ...
+    @property
+    def l2(self) -> int: ...
+    @property
+    def l3(self) -> int: ...
+
+
+PAGE = 4096
+SEGMENT_BYTES = 4 << 20
+
+
+def up(n: int, m: int) -> int:
+    """n rounded up to a multiple of m."""
+    return -(-n // m) * m
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """lanes: vector width in elements; element: bytes of one."""
+
+    device: Device
+    lanes: int
+    element: int
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Rows and vectors of the full register block: 6 x 4 with 32 registers, 6 x 2 with 16."""
+        return (6, 4) if self.device.isa in ("avx512", "neon") else (6, 2)
+
+    def register_block(self, n_i: int, n_j: int) -> tuple[int, int]:
+        """Rows x vectors of a register block for n_i rows and n_j columns; few of one leave room for more of the other."""
+        mr, nv = self.block
+        held = mr * nv
+        vectors = ceil(max(n_j, 1) / self.lanes)
+        if vectors < nv:
+            nv = vectors
+            mr = min(12, held // nv)
+        if n_i < mr:
+            mr = max(1, n_i)
+            nv = min(vectors, {1: held // 2, 2: held // 3, 3: held // 4}.get(mr, nv))
+        return mr, max(1, nv)
+
+    def inner_block(self, n_c: int, width: int) -> int:
+        """Elements of the inner axis at a time, so that a panel of the packed operand stays in the first cache."""
+        fit = max(16, self.device.l1 * 3 // 4 // (self.element * width))
+        blocks = ceil(max(n_c, 1) / fit)
+        return up(ceil(max(n_c, 1) / blocks), 16)
+
+    def stream_fit(self, n_c: int) -> int:
+        """Elements of the stream whose operand of n_c each fills a quarter of the second cache."""
+        return max(1, self.device.l2 // 4 // (self.element * max(n_c, 1)))
+
+    def segment(self, per_element: int, step: int) -> int:
+        """Length of a segment of the stream that reads about four megabytes, in whole tiles."""
+        return up(max(1024, SEGMENT_BYTES // max(per_element, 1)), step)
+
+    def share(self, n: int, tile: int) -> int:
+        """A tile near `tile` that cuts n into a multiple of four equal parts, so that workers share them evenly."""
+        return tile if n <= 4 * tile else ceil(n / up(ceil(n / tile), 4))
