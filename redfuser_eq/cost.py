@@ -20,7 +20,7 @@ TILE = 128  # stream elements between two rebases
 
 @dataclass(frozen=True)
 class Cost:
-    """passes: traversals of the stream axes, summed over axes that are traversed more than once plus one each.
+    """passes: traversals beyond the first of each axis, summed over the axes.
     bytes: memory traffic. flops: operations. state: bytes of running values. seconds: modelled."""
 
     passes: int
@@ -95,5 +95,5 @@ def cost(c: Cascade, device: Device) -> Cost:
     traffic += sum(sizes.points(o.axes) * o.dtype.itemsize for o in c.outputs)
     speed = device.cache_bandwidth if traffic < device.cache else device.bandwidth
     seconds = max(traffic / speed, arithmetic / device.flops) + 0.1 * min(traffic / speed, arithmetic / device.flops)
-    passes = sum(c.count(a) for a in c.stream_axes())
+    passes = sum(max(0, c.count(a) - 1) for a in c.stream_axes())
     return Cost(passes, traffic, arithmetic, state, seconds)

@@ -121,15 +121,20 @@ def saturate(encoded: Encoded, rules: RuleSet, budget: Budget | None = None) -> 
     )
 
 
+_LARGE = 4_000  # rows from which a run is made of single iterations, so that the budget is checked in time
+
+
 def _rounds(engine: _Engine, budget: Budget, fired: Counter[str], start: float) -> str:
     """Rounds of analyse*, tidy*, expand; the reason for stopping early, or "" at the fixpoint."""
+    size = engine.size()
     for _ in range(budget.rounds):
         changed = False
         for ruleset, limit in (("analyse", 12), ("tidy", 12), ("expand", 1)):
-            changed |= engine.step(ruleset, limit, fired)
+            changed |= engine.step(ruleset, limit if size < _LARGE else 1, fired)
+            size = engine.size()
             if time.perf_counter() - start > budget.seconds:
                 return f"time budget of {budget.seconds} s"
-            if engine.size() > budget.rows:
+            if size > budget.rows:
                 return f"row budget of {budget.rows}"
         if not changed:
             return ""

@@ -1,7 +1,8 @@
 """Facts about ranges. They decide which exponentials are safe and which factors keep an order.
 
 Interval arithmetic stops at infinities: an interval end is stored only where it is a number, so that a
-NaN (which egglog orders above every number) never passes a guard.
+NaN (which egglog orders above every number) never passes a guard. A running maximum only grows while the
+elements themselves do not move.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ RULES = (
     _fact("max-bounds", "(= c (sub a (max k a)))", "(set (hi c) 0.0)"),
     _fact("min-bounds", "(= c (sub a (min k a)))", "(set (lo c) 0.0)"),
     _fact("max-grows", '(= c (sub (Prev "max" k a) (max k a)))', "(set (hi c) 0.0)"),
-    _fact("max-grew", '(= c (sub (max k a) (Prev "max" k a)))', "(set (lo c) 0.0)"),
+    _fact("max-grew", '(= c (sub (max k a) (Prev "max" k a))) (static k a)', "(set (lo c) 0.0)"),
     _fact("min-falls", '(= c (sub (Prev "min" k a) (min k a)))', "(set (lo c) 0.0)"),
     _fact("add-hi", "(= c (add a b)) (= u (hi a)) (= v (hi b)) (< u inf) (< v inf)", "(set (hi c) (+ u v))"),
     _fact("add-lo", "(= c (add a b)) (= u (lo a)) (= v (lo b)) (> u (* -1.0 inf)) (> v (* -1.0 inf)) (< u inf) (< v inf)", "(set (lo c) (+ u v))"),

@@ -9,16 +9,16 @@ from functools import partial
 
 from redfuser_eq.rules.rule import law
 
-_law = partial(law, theme="cancelling", why="linear over the reals; may cancel on floats")
+_law = partial(law, theme="cancelling", why="linear over the reals; cancels on floats when the part taken out is large")
+_RAW = "(source b) (static k p) (dep k p) (dynamic k q) (indep k q)"
 
 RULES = (
-    _law("expand-add", "(sum k (add a b))", "(add (sum k a) (sum k b))"),
-    _law("expand-left", "(sum k (mul (add a b) c))", "(add (sum k (mul a c)) (sum k (mul b c)))", when="(indep k b)"),
-    _law("expand-right", "(sum k (mul c (add a b)))", "(add (sum k (mul c a)) (sum k (mul c b)))", when="(indep k b)"),
+    _law("expand-left", "(sum k b)", "(add (sum k (mul p c)) (mul q (sum k c)))", when=f"(= b (mul (add p q) c)) {_RAW} (static k c)"),
+    _law("expand-right", "(sum k b)", "(add (sum k (mul c p)) (mul q (sum k c)))", when=f"(= b (mul c (add p q))) {_RAW} (static k c)"),
     _law(
         "expand-square",
-        "(sum k (square (add a b)))",
-        "(add (sum k (square a)) (add (mul two (sum k (mul a b))) (sum k (square b))))",
-        when="(indep k b)",
+        "(sum k b)",
+        "(add (sum k (square p)) (add (mul two (mul q (sum k p))) (mul (square q) (count k))))",
+        when=f"(= b (square (add p q))) {_RAW}",
     ),
 )

@@ -5,7 +5,8 @@ No rule here is associativity-commutativity. A law asks for what it needs throug
 They are derived bottom-up, only for bodies that a reduction asks about (`want_factor`, `want_addend`), and never inside
 a class in which k is not free: such a class is a leaf, or a cycle would make it grow for ever.
 Each k-free leaf may go to either side, so that 1/s can move out while another factor stays.
-An exponential is never split: exp(-m) * sum(exp(x)) is equal, cheaper and fatal.
+A maximum of a body that holds no reduction over its axis stays as it is: the value that is subtracted
+must be the very value that was compared, rounded once. An exponential is never split: exp(-m) * sum(exp(x)) is equal, cheaper and fatal.
 """
 
 from __future__ import annotations
@@ -89,6 +90,22 @@ RULES = (
         )
         for n, body in enumerate(("(mul w (add a h))", "(mul w (add h a))", "(mul (add a h) w)", "(mul (add h a) w)"))
     ),
+    *(
+        _law(
+            f"sum-interchange-{n}",
+            f"(sum k {body})",
+            f"(sum e (sum k {inner}))",
+            when=f"(!= e k) (dynamic k b) (dep k b){guard}",
+            why="finite sums commute; only where the body then streams by itself along k",
+        )
+        for n, (body, inner, guard) in enumerate(
+            (
+                ("(sum e b)", "b", ""),
+                ("(mul w (sum e b))", "(mul w b)", " (indep e w)"),
+                ("(mul (sum e b) w)", "(mul b w)", " (indep e w)"),
+            )
+        )
+    ),
     _law(
         "prod-hoist",
         "(prod k b)",
@@ -96,38 +113,38 @@ RULES = (
         when="(factor k b g h) (!= h one)",
         why="a constant factor occurs once an element; on a prefix, as often as it has elements",
     ),
-    _law("max-shift", "(max k b)", "(add h (max k g))", when="(addend k b g h) (!= h zero)", why="adding a constant keeps the order"),
-    _law("min-shift", "(min k b)", "(add h (min k g))", when="(addend k b g h) (!= h zero)", why="adding a constant keeps the order"),
-    _law("max-scale", "(max k b)", "(mul h (max k g))", when="(factor k b g h) (!= h one) (nonneg h)", why="a factor >= 0 keeps the order"),
-    _law("min-scale", "(min k b)", "(mul h (min k g))", when="(factor k b g h) (!= h one) (nonneg h)", why="a factor >= 0 keeps the order"),
-    _law("max-neg", "(max k (neg a))", "(neg (min k a))", why="negation reverses the order"),
-    _law("min-neg", "(min k (neg a))", "(neg (max k a))", why="negation reverses the order"),
+    _law("max-shift", "(max k b)", "(add h (max k g))", when="(dynamic k b) (addend k b g h) (!= h zero)", why="adding a constant keeps the order"),
+    _law("min-shift", "(min k b)", "(add h (min k g))", when="(dynamic k b) (addend k b g h) (!= h zero)", why="adding a constant keeps the order"),
+    _law("max-scale", "(max k b)", "(mul h (max k g))", when="(dynamic k b) (factor k b g h) (!= h one) (nonneg h)", why="a factor >= 0 keeps the order"),
+    _law("min-scale", "(min k b)", "(mul h (min k g))", when="(dynamic k b) (factor k b g h) (!= h one) (nonneg h)", why="a factor >= 0 keeps the order"),
+    _law("max-neg", "(max k (neg a))", "(neg (min k a))", when="(dynamic k a)", why="negation reverses the order"),
+    _law("min-neg", "(min k (neg a))", "(neg (max k a))", when="(dynamic k a)", why="negation reverses the order"),
     _law(
         "select-value-shift",
         '(Proj "value" o (R f k b))',
         '(add h (Proj "value" o (R f k g)))',
-        when="(selects f) (addend k b g h) (!= h zero)",
+        when="(selects f) (dynamic k b) (addend k b g h) (!= h zero)",
         why="adding a constant keeps the order",
     ),
     _law(
         "select-index-shift",
         '(Proj "index" o (R f k b))',
         '(Proj "index" o (R f k g))',
-        when="(selects f) (addend k b g h) (!= h zero)",
+        when="(selects f) (dynamic k b) (addend k b g h) (!= h zero)",
         why="adding a constant keeps the order; ties may differ by rounding",
     ),
     _law(
         "select-value-scale",
         '(Proj "value" o (R f k b))',
         '(mul h (Proj "value" o (R f k g)))',
-        when="(selects f) (factor k b g h) (!= h one) (nonneg h)",
+        when="(selects f) (dynamic k b) (factor k b g h) (!= h one) (nonneg h)",
         why="a factor >= 0 keeps the order",
     ),
     _law(
         "select-index-scale",
         '(Proj "index" o (R f k b))',
         '(Proj "index" o (R f k g))',
-        when="(selects f) (factor k b g h) (!= h one) (nonneg h)",
+        when="(selects f) (dynamic k b) (factor k b g h) (!= h one) (nonneg h)",
         why="a factor > 0 keeps the order; at 0 every element ties and the row is not finite or meaningless",
     ),
 )

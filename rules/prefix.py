@@ -73,7 +73,7 @@ RULES = (
     _tidy("inner-term", "(LSum e (Term c b))", "(Term c (sum e b))", when="(indep e c)", why="a coefficient free of e moves out"),
     _tidy("inner-add", "(LSum e (LAdd p q))", "(LAdd (LSum e p) (LSum e q))", why=_linear),
     # linear forms
-    _tidy("term-mul", "(LMul (Term c b) (Term d e))", "(Term (mul c d) (mul b e))", why=_linear),
+    _tidy("term-mul", "(LMul (Term c b) (Term d q))", "(Term (mul c d) (mul b q))", why=_linear),
     _tidy("linear-left", "(LMul (LAdd p q) r)", "(LAdd (LMul p r) (LMul q r))", why=_linear),
     _tidy("linear-right", "(LMul r (LAdd p q))", "(LAdd (LMul r p) (LMul r q))", why=_linear),
     _tidy("linear-assoc", "(LAdd (LAdd p q) r)", "(LAdd p (LAdd q r))", why=_linear),
@@ -141,7 +141,7 @@ RULES = (
             f"prev-{f}-hoist-{n}",
             f'(Prev "{f}" k b)',
             f'({combine} (Old k h) (Prev "{f}" k g))',
-            when=f"({split} k b g h) (!= h {unit}){guard}",
+            when=f"(dynamic k b) ({split} k b g h) (!= h {unit}){guard}",
             why="a reduction's other form, at the previous prefix",
         )
         for f, forms in _FORMS.items()

@@ -44,9 +44,9 @@ RULES = (
     _outer("cancel-vid", "(= c (mul b a)) (outer a f r) (outer b (recip f) s)", "(union c (mul s r))", phase="tidy"),
     _law(
         "cancel-quotient",
-        "(mul (recip s) o)",
+        "(mul (recip s) n)",
         "(mul (recip b) c)",
-        when="(= s (mul f b)) (= o (mul f c)) (outer s f b) (outer o f c)",
+        when="(= s (mul f b)) (= n (mul f c)) (outer s f b) (outer n f c)",
         phase="tidy",
         why="a common factor of numerator and denominator",
     ),
