@@ -6,7 +6,6 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -50,7 +49,6 @@ struct Barrier {
   int arrived = 0, need = 0, votes = 0, last_votes = 0, last_arrived = 0;
   const Site* site = nullptr;
   unsigned phase = 0;
-  char order[2][8];  // addresses for ThreadSanitizer, one a phase
 };
 Barrier barriers[16];
 u32 ready[32], resting[32], priority[32];
@@ -176,14 +174,14 @@ void prepare(Fiber& f) {
   f.stack_pointer = sp;
 }
 
-// ThreadSanitizer takes a fiber for one thread in every block and would miss races between equal indices of two blocks.
-void exchange_stacks() {
-  const int n = warps * 32;
-  std::vector<std::array<void*, 3>> old(n);
-  for (int i = 0; i < n; i++) old[i] = {fibers[i].stack, fibers[i].stack_pointer, fibers[i].tsan};
-  for (int i = 0; i < n; i++) {
-    const auto& from = old[(i + 33) % n];
-    fibers[i].stack = (char*)from[0], fibers[i].stack_pointer = from[1], fibers[i].tsan = from[2];
+// ThreadSanitizer takes a fiber for one thread: kept from block to block, it would order blocks that nothing orders.
+void renew_fibers() {
+  for (int i = 0; i < warps * 32; i++) {
+    Fiber& f = fibers[i];
+    munmap(f.stack - 4096, kStackBytes + 4096);
+    __tsan_destroy_fiber(f.tsan);
+    f.stack = nullptr;
+    prepare(f);
   }
 }
 
@@ -218,10 +216,12 @@ std::vector<u64> block_order(u64 count) {
   return order;
 }
 
+size window_bytes() { return launch->shared_bytes + 4095 & ~size(4095); }
+
 void run_blocks() {
   // ThreadSanitizer must see fresh memory in every block (its shadow cannot be cleared); otherwise one window is reused.
   const u64 blocks = u64(launch->grid.x) * launch->grid.y * launch->grid.z;
-  const size window = (launch->shared_bytes + 4095 & ~4095u) + 4096, bytes = window * (__tsan_create_fiber ? blocks : 1);
+  const size window = window_bytes() + 4096, bytes = window * (__tsan_create_fiber ? blocks : 1);
   char* arena = (char*)mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   emu_shared = arena;
   for (u64 index : block_order(blocks)) {
@@ -230,7 +230,7 @@ void run_blocks() {
     if (failed) break;
     if (!__tsan_create_fiber) continue;
     emu_shared += window;
-    exchange_stacks();
+    renew_fibers();
   }
   acquire(at_end);
   munmap(arena, bytes);
@@ -242,6 +242,8 @@ const Range* find(const Range* ranges, int count, u64 address) {  // the last ra
   return r == ranges ? nullptr : r - 1;
 }
 }  // namespace
+
+void* order_at(int i) { return emu_shared + window_bytes() + i * 8; }
 
 u32 pick_random() {
   random_state ^= random_state << 13;
@@ -353,7 +355,7 @@ void emu_barrier(int id, int count, bool wait, const Site* site) {
   Barrier& b = barriers[id];
   if (b.arrived && b.need != count) fail(site, "barrier %d: %d threads expected here, %d by those who came before", id, count, b.need);
   if (b.arrived && !count && b.site != site) fail(site, "barrier %d: others wait for it at line %d, so this block diverges", id, b.site->line);
-  void* order = b.order[b.phase & 1];
+  void* order = order_at(id * 2 + (b.phase & 1));
   release(order);
   b.need = count;
   b.site = site;

@@ -11,6 +11,7 @@
 extern "C" {
 WEAK void* __tsan_get_current_fiber();
 WEAK void* __tsan_create_fiber(unsigned);
+WEAK void __tsan_destroy_fiber(void*);
 WEAK void __tsan_switch_to_fiber(void*, unsigned);
 WEAK void __tsan_acquire(void*);
 WEAK void __tsan_release(void*);
@@ -75,6 +76,8 @@ inline void touch_read(const void* p, size n) {
 inline void touch_write(void* p, size n) {
   if (__tsan_write_range) __tsan_write_range(p, n);
 }
+
+void* order_at(int i);  // an address for ThreadSanitizer, fresh in every block: 0 to 31 barriers, 32 to 63 warps
 
 // Checked pointers for accesses that the runtime makes itself.
 char* shared_at(u64 offset, u32 bytes, const Site*, u32 align = 1);

@@ -5,7 +5,6 @@
 
 namespace {
 u32 arrived[32], gone[32];
-char order[32][8];
 
 void collective(const Collective* c, u32 mask, const void* in, void* out, const Site* site) {
   Fiber& f = me();
@@ -15,7 +14,7 @@ void collective(const Collective* c, u32 mask, const void* in, void* out, const 
   if (c->whole_warp && mask != ~0u) fail(site, "%s needs the whole warp, not mask %08x", c->name, mask);
   f.collective = c, f.mask = mask, f.in = in, f.out = out, f.site = site;
   arrived[f.warp] |= 1u << f.lane;
-  if (c->orders_memory) release(order[f.warp]);
+  if (c->orders_memory) release(order_at(32 + f.warp));
   if ((arrived[f.warp] & mask) != mask) {
     block(AT_COLLECTIVE, site);
   } else {
@@ -33,7 +32,7 @@ void collective(const Collective* c, u32 mask, const void* in, void* out, const 
       if ((mask >> l & 1) && l != f.lane) wake(f.warp * 32 + l);
     if (preempting()) yield_as(READY);
   }
-  if (c->orders_memory) acquire(order[f.warp]);
+  if (c->orders_memory) acquire(order_at(32 + f.warp));
 }
 
 template <class T>
