@@ -260,6 +260,7 @@ class _Decoder:
         self.items: dict[str, Item] = {}
         self.states: dict[Key, str] = {}
         self.memo: dict[tuple[int, int], Expr] = {}
+        self.reserved = {*x.program.extents, *(s.name for s in x.program.sources)}
         self.waiting: list[Key] = []
         self.open: set[tuple[int, int]] = set()
 
@@ -384,7 +385,7 @@ class _Decoder:
             return self.states[key]
         op, bit, body = key
         monoid = op if op in MONOIDS else "top_values"
-        name = self.states[key] = fresh_name(monoid, self.states.values())
+        name = self.states[key] = fresh_name(monoid, {*self.states.values(), *self.reserved})
         lift = self.expr(body, bit)
         axes = self.axes(self.x.free(body) & ~bit)
         k = int(op[3:]) if monoid == "top_values" else 0

@@ -38,7 +38,7 @@ def build(
         shared = _shared_contractions(items, times, outputs)
         if not shared:
             break
-        items, outputs = _materialise(shared, items, outputs)
+        items, outputs = _materialise(shared, items, outputs, {*extents, *(s.name for s in sources)})
     return Cascade(sources, _passes(items, times), outputs, dict(extents))
 
 
@@ -120,13 +120,13 @@ def _shared_contractions(items: Mapping[str, Item], times: Mapping[str, int], ou
 
 
 def _materialise(
-    shared: list[Reduce], items: Mapping[str, Item], outputs: tuple[Output, ...]
+    shared: list[Reduce], items: Mapping[str, Item], outputs: tuple[Output, ...], reserved: set[str]
 ) -> tuple[dict[str, Item], tuple[Output, ...]]:
     """Give each reduction an accumulator of its own, an array that later passes read."""
     swaps: dict[Expr, Expr] = {}
     added: dict[str, Item] = {}
     for e in shared:
-        name = fresh_name(e.op, {*items, *added})
+        name = fresh_name(e.op, {*items, *added, *reserved})
         op = "top_values" if e.k else e.op
         axes = tuple(sorted(e.axes - {e.out}))
         added[name] = Item(e.axis, Accumulator(name, op, axes, e.dtype, e.body, None, e.k, e.out))

@@ -19,6 +19,7 @@ def unfused(program: Program) -> Cascade:
     """Cascade in which each distinct reduction of the program is an accumulator without a rebase."""
     real = real_dtype(program)
     items: dict[str, Item] = {}
+    reserved = {*program.extents, *(s.name for s in program.sources)}
     states: dict[tuple[object, ...], str] = {}
     swaps: dict[Expr, Expr] = {}
     for e in nodes(*(o.expr for o in program.outputs)):
@@ -27,7 +28,7 @@ def unfused(program: Program) -> Cascade:
             op = "top_values" if e.k else e.op
             key = (op, e.axis, body, e.k, e.out)
             if key not in states:
-                name = states[key] = fresh_name(op, items)
+                name = states[key] = fresh_name(op, {*items, *reserved})
                 dtype = real if is_float(e.body.dtype) or is_float(e.dtype) else e.dtype
                 if MONOIDS[op].state != "value":
                     dtype = real if is_float(e.body.dtype) else e.body.dtype
