@@ -138,7 +138,8 @@ FAULTS = {
     ),
     "trap": ("if (threadIdx.x == 3) __trap(); o[0] = 1;", r"thread \(3,0,0\).*traps"),
     "mbarrier before its init": (
-        '__shared__ unsigned long long b; asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"((unsigned)__cvta_generic_to_shared(&b)));',
+        "__shared__ unsigned long long b; const unsigned a = (unsigned)__cvta_generic_to_shared(&b);"
+        'asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(a));',
         "no initialised mbarrier",
     ),
 }
@@ -161,7 +162,7 @@ def test_shared_memory_and_allocations_hold_nan_until_written() -> None:
 
 
 def test_an_unknown_instruction_is_named() -> None:
-    with pytest.raises(PtxError, match="line 1: .*match"):
+    with pytest.raises(PtxError, match=r"line 1: .*match"):
         run(KERNEL.format("o[threadIdx.x] = __match_any_sync(~0u, o[threadIdx.x]);"), 1, 32, [np.zeros(32, np.int32)])
 
 
@@ -243,7 +244,9 @@ def test_the_sanitizer_names_both_lines_of_a_race() -> None:
 
 @needs_sanitizer
 @pytest.mark.slow
-@pytest.mark.parametrize("name, fault", [("softmax", "NO_BARRIER_BEFORE_REUSE"), ("gemm", "NO_BARRIER_AFTER_WAIT"), ("gemm", "NO_BARRIER_BEFORE_REUSE")])
+@pytest.mark.parametrize(
+    "name, fault", [("softmax", "NO_BARRIER_BEFORE_REUSE"), ("gemm", "NO_BARRIER_AFTER_WAIT"), ("gemm", "NO_BARRIER_BEFORE_REUSE")]
+)
 def test_the_sanitizer_finds_missing_barriers(name: str, fault: str) -> None:
     assert sanitize.races("test_emulator:sanitized", name, fault)
 
@@ -266,5 +269,6 @@ def test_compile_report(name: str, arch: str, opcodes: tuple[str, ...]) -> None:
 
 def test_compile_report_sees_spills() -> None:
     source = 'extern "C" __global__ void __launch_bounds__(1024, 2) k(const float* x, float* y, int n) { float a[96];\n'
-    source += "#pragma unroll\nfor (int i = 0; i < 96; i++) a[i] = x[i * n];\n#pragma unroll\nfor (int i = 0; i < 96; i++) y[i] = a[95 - i] * a[i]; }"
+    source += "#pragma unroll\nfor (int i = 0; i < 96; i++) a[i] = x[i * n];\n"
+    source += "#pragma unroll\nfor (int i = 0; i < 96; i++) y[i] = a[95 - i] * a[i]; }"
     assert report.compile_report(source, "sm_80")["k"].spills > 0

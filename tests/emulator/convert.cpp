@@ -26,7 +26,7 @@ float decode(const Format& f, int bits, u32 v) {
 u32 encode(const Format& f, float x) {  // to nearest even, saturating
   const u32 sign = std::signbit(x) ? 0x80 : 0;
   if (std::isnan(x)) return f.nan;
-  if (std::isinf(x)) return sign | f.largest;
+  if (x == 0 || std::isinf(x)) return sign | (x == 0 ? 0 : f.largest);
   const double a = std::fabs(double(x));
   int e;
   std::frexp(a, &e);
@@ -34,7 +34,7 @@ u32 encode(const Format& f, float x) {  // to nearest even, saturating
   if (exponent > f.bias + 1) return sign | f.largest;
   const auto scaled = u32(std::nearbyint(std::ldexp(a, f.mantissa - exponent)));  // the hidden bit is the mantissa-th
   const u32 code = u32(exponent + f.bias - 1 << f.mantissa) + scaled;
-  return sign | (a != 0 && code > f.largest ? f.largest : code);
+  return sign | std::min(code, f.largest);
 }
 
 struct Tables {

@@ -61,7 +61,8 @@ class Buffer:
 
     def view(self, dtype: Any, shape: tuple[int, ...] | int = -1) -> np.ndarray:
         """The memory as an array that shares it."""
-        return self.bytes.view(dtype).reshape(shape)
+        typed: np.ndarray = self.bytes.view(dtype)
+        return typed.reshape(shape)
 
 
 def tensor_map(
@@ -169,7 +170,7 @@ class Kernel:
         block: Sequence[int],
         shared_bytes: int,
         args: Sequence[Any],
-        schedule: Schedule = Schedule(),  # noqa: B008 - frozen
+        schedule: Schedule = Schedule(),
         buffers: Sequence[Buffer] = (),
     ) -> None:
         """Runs the grid. Arrays are device pointers, copied in and out; ints and floats take their parameter's type.
@@ -287,7 +288,7 @@ class EmulatedDevice:
     memory must be asked for, and only memory from alloc may be touched.
     """
 
-    def __init__(self, arch: str = "sm_80", schedule: Schedule = Schedule(), multiprocessors: int = 4):  # noqa: B008 - frozen
+    def __init__(self, arch: str = "sm_80", schedule: Schedule = Schedule(), multiprocessors: int = 4):
         self.arch, self.schedule, self.multiprocessors = arch, schedule, multiprocessors
         self.buffers: dict[int, Buffer] = {}
         self.launches = 0

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from .ptx import SIZES, Function, Instruction, Item, Label, PtxError, Registers, Scope, Variable, vector
 
 CTYPES = {f"{k}{n}": f"{'s' if k == 's' else 'u'}{n}" for k in "bus" for n in (8, 16, 32, 64)}
-CTYPES |= {"pred": "bool", "f32": "float", "f64": "double", "f16": "u16", "bf16": "u16", "f16x2": "u32", "bf16x2": "u32", "b128": "unsigned __int128"}
+CTYPES |= {
+    "pred": "bool",
+    "f32": "float",
+    "f64": "double",
+    "f16": "u16",
+    "bf16": "u16",
+    "f16x2": "u32",
+    "bf16x2": "u32",
+    "b128": "unsigned __int128",
+}
 _SPECIAL = {"%tid": "emu_thread->id", "%ctaid": "emu_block", "%ntid": "emu_block_dim", "%nctaid": "emu_grid_dim"}
 _PLAIN = {
     "%laneid": "emu_thread->lane",
@@ -46,8 +55,11 @@ def signature(f: Function) -> str:
 
 @dataclass
 class Unit:
-    """What the functions of a module share. shared: name -> (offset, bytes). proxies: generic and asynchronous accesses
-    to shared memory meet, so stores are recorded. lines: emit #line directives. sites: C++ initialisers of the instructions that can fail."""
+    """What the functions of a module share.
+
+    shared: name -> (offset, bytes). proxies: generic and asynchronous accesses to shared memory meet, so stores are recorded.
+    lines: emit #line directives. sites: C++ initialisers of the instructions that can fail.
+    """
 
     names: dict[str, Variable]
     shared: dict[str, tuple[int, int]]
@@ -87,7 +99,8 @@ class Emitter:
         if self.f.entry:
             out += [f"char* p_{mangle(v.name)} = (char*)arguments[{i}];" for i, v in enumerate(self.f.params)]
         self.scope, opened = 0, 0
-        for self.position, item in enumerate(self.f.body or ()):
+        for position, item in enumerate(self.f.body or ()):
+            self.position = position
             if isinstance(item, Scope):
                 opened += item.opens
                 self.scope = opened if item.opens else self.parents[self.scope]
@@ -114,10 +127,7 @@ class Emitter:
         return self._instruction(item)
 
     def _instruction(self, i: Instruction) -> str:
-        if i.opcode.split(".")[0] == "bra":
-            code = self.branch(i, i.operands[0])
-        else:
-            code = self.statement(self, i)
+        code = self.branch(i, i.operands[0]) if i.opcode.split(".")[0] == "bra" else self.statement(self, i)
         if self.lines:
             code = f'\n#line {i.line or 1} "kernel.cu"\n{code}'
         if not i.guard:

@@ -319,7 +319,8 @@ void emu_find_global(u64 address, u32 bytes, Site* site) {
   if (next < launch->global + launch->global_count && (!r || next->low - address < address - r->high)) r = next;
   if (!r) fail(site, "global address 0x%llx (%u bytes): no buffer is registered", address, bytes);
   const s64 offset = s64(address - r->low);
-  fail(site, "out of bounds: %u bytes at byte %lld of %s, which has %llu bytes (address 0x%llx)", bytes, offset, r->name, r->high - r->low, address);
+  fail(site, "out of bounds: %u bytes at byte %lld of %s, which has %llu bytes (address 0x%llx)", bytes, offset, r->name,
+       r->high - r->low, address);
 }
 
 void emu_find_shared(u64 offset, u32 bytes, Site* site) {
@@ -354,7 +355,8 @@ void emu_barrier(int id, int count, bool wait, const Site* site) {
   Fiber& f = me();
   Barrier& b = barriers[id];
   if (b.arrived && b.need != count) fail(site, "barrier %d: %d threads expected here, %d by those who came before", id, count, b.need);
-  if (b.arrived && !count && b.site != site) fail(site, "barrier %d: others wait for it at line %d, so this block diverges", id, b.site->line);
+  if (b.arrived && !count && b.site != site)
+    fail(site, "barrier %d: others wait for it at line %d, so this block diverges", id, b.site->line);
   void* order = order_at(id * 2 + (b.phase & 1));
   release(order);
   b.need = count;

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from .emitter import CTYPES, Emitter, mangle, width
 from .memory import MEMORY
 from .ptx import Instruction, PtxError, vector
-from .emitter import CTYPES, Emitter, mangle, width
 
 Handler = Callable[[Emitter, Instruction, list[str]], str]
 HANDLERS: dict[str, Handler] = dict(MEMORY)
@@ -173,7 +173,8 @@ def compare(e: Emitter, i: Instruction, mods: list[str]) -> str:
     if combine:
         other = e.read(i.operands[3], "pred")
         symbol = {"and": "&", "or": "|", "xor": "^"}[combine]
-        return f"{{ bool c_ = {value}, o_ = {other}; {e.write(p, f'bool(c_ {symbol} o_)')} {e.write(q[0], f'bool(!c_ {symbol} o_)') if q else ''} }}"
+        second = e.write(q[0], f"bool(!c_ {symbol} o_)") if q else ""
+        return f"{{ bool c_ = {value}, o_ = {other}; {e.write(p, f'bool(c_ {symbol} o_)')} {second} }}"
     return f"{{ bool c_ = {value}; {e.write(p, 'c_')} {e.write(q[0], '!c_') if q else ''} }}"
 
 
@@ -220,7 +221,9 @@ def convert(e: Emitter, i: Instruction, mods: list[str]) -> str:
     to, source = mods[-2], mods[-1]
     x = i.operands[1:]
     if len(x) == 2:  # two floats to a pair, the first operand high
-        return e.write(i.operands[0], f"({'u16' if to[0] == 'e' else 'u32'})to_pair({_SMALL[to]}, {_relu(e, x[0], mods)}, {_relu(e, x[1], mods)})")
+        return e.write(
+            i.operands[0], f"({'u16' if to[0] == 'e' else 'u32'})to_pair({_SMALL[to]}, {_relu(e, x[0], mods)}, {_relu(e, x[1], mods)})"
+        )
     if source in ("e4m3x2", "e5m2x2"):
         return e.write(i.operands[0], f"small_pair_to_half_pair({_SMALL[source]}, {e.read(x[0], 'u16')})")
     if to in ("e4m3x2", "e5m2x2"):

@@ -69,7 +69,9 @@ def atomic(e: Emitter, i: Instruction, mods: list[str]) -> str:
     flags = f"{c}, {space}, {str('acquire' in mods or 'acq_rel' in mods).lower()}, {str('release' in mods or 'acq_rel' in mods).lower()}"
     address, site = _address(e, operands[1], space), e.site(i)
     if "cas" in mods:
-        return e.write(operands[0], f"compare_and_swap<{flags}>({address}, {e.read(operands[2], kind)}, {e.read(operands[3], kind)}, {site})")
+        return e.write(
+            operands[0], f"compare_and_swap<{flags}>({address}, {e.read(operands[2], kind)}, {e.read(operands[3], kind)}, {site})"
+        )
     operation = next(m for m in mods if m in ("add", "min", "max", "and", "or", "xor", "exch", "inc", "dec"))
     return e.write(operands[0], f"atomic<{flags}>(at_{operation}<{c}>, {address}, {e.read(operands[2], kind)}, {site})")
 
@@ -93,8 +95,7 @@ def barrier(e: Emitter, i: Instruction, mods: list[str]) -> str:
     if mods[0] == "red":
         to, number, *rest = i.operands
         count = e.read(rest[0], "u32") if len(rest) > 1 else "0"
-        negated = "!" * rest[-1].startswith("!")
-        call = f"u32 n_, v_ = emu_barrier_reduce({e.read(number, 'u32')}, {count}, {negated}{e.read(rest[-1].lstrip('!'), 'pred')}, {site}, &n_);"
+        call = f"u32 n_, v_ = emu_barrier_reduce({e.read(number, 'u32')}, {count}, {e.read(rest[-1], 'pred')}, {site}, &n_);"
         result = {"popc": "v_", "and": "bool(v_ == n_)", "or": "bool(v_ != 0)"}[mods[1]]
         return f"{{ {call} {e.write(to, result)} }}"
     number = e.read(i.operands[0], "u32") if i.operands else "0"
@@ -150,9 +151,10 @@ def matrix(e: Emitter, i: Instruction, mods: list[str]) -> str:
     registers, address = i.operands if loads else reversed(i.operands)
     count = len(vector(registers))
     touch = f"if (emu_thread->lane < {8 * count}) touch({_shared(e, address)}, 16, {str(not loads).lower()});"
+    call = f"(q_, {count}, {transpose}, {_shared(e, address)}, {e.site(i)});"
     if loads:
-        return f"{{ {touch} u32 q_[4]; emu_ldmatrix(q_, {count}, {transpose}, {_shared(e, address)}, {e.site(i)}); {e.results(registers, 'q_')} }}"
-    return f"{{ {touch} {e.array('b32', 'q_', registers)} emu_stmatrix(q_, {count}, {transpose}, {_shared(e, address)}, {e.site(i)}); }}"
+        return f"{{ {touch} u32 q_[4]; emu_ldmatrix{call} {e.results(registers, 'q_')} }}"
+    return f"{{ {touch} {e.array('b32', 'q_', registers)} emu_stmatrix{call} }}"
 
 
 @on("movmatrix")
@@ -237,7 +239,9 @@ def mbarrier(e: Emitter, i: Instruction, mods: list[str]) -> str:
     if action in ("try_wait", "test_wait"):
         blocks = str(action == "try_wait").lower()
         kind = "u32" if "parity" in mods else "u64"
-        return e.write(i.operands[0], f"emu_mbarrier_wait({_shared(e, i.operands[1])}, (u32){e.read(i.operands[2], kind)}, {blocks}, {site})")
+        return e.write(
+            i.operands[0], f"emu_mbarrier_wait({_shared(e, i.operands[1])}, (u32){e.read(i.operands[2], kind)}, {blocks}, {site})"
+        )
     raise _unknown(i)
 
 
@@ -255,7 +259,7 @@ def wgmma(e: Emitter, i: Instruction, mods: list[str]) -> str:
     if mods[-1] != mods[-2] or mods[-1] not in _ELEMENTS or mods[-3] != "f32":
         raise _unknown(i)
     d, a, b, keep, *scales = i.operands
-    negate_a, negate_b, *transposes = (scales + ["1", "1"])[: max(len(scales), 2)]
+    negate_a, negate_b, *transposes = scales or ["1", "1"]
     registers = a.startswith("{")
     order = ["TRANSPOSE_B"] if registers else ["TRANSPOSE_A", "TRANSPOSE_B"]
     flags = [f"({e.read(keep, 'pred')} ? KEEP_D : 0)"]

@@ -162,7 +162,7 @@ template <class T> INLINE T op_saturate(T a) { return a > 0 ? a < 1 ? a : 1 : 0;
 template <class T> INLINE T op_rcp(T a) { return 1 / a; }
 template <class T> INLINE T op_sqrt(T a) { return (T)(sizeof(T) == 4 ? __builtin_sqrtf((float)a) : __builtin_sqrt((double)a)); }
 template <class T> INLINE T op_rsqrt(T a) { return 1 / op_sqrt<T>(a); }
-template <class T> INLINE T op_copysign(T sign, T a) { return (T)(sizeof(T) == 4 ? __builtin_copysignf(a, sign) : __builtin_copysign(a, sign)); }
+template <class T> INLINE T op_copysign(T sign, T a) { return (T)__builtin_copysign(a, sign); }
 INLINE float flushed(float x) { return __builtin_fabsf(x) < 1.17549435e-38f ? __builtin_copysignf(0.0f, x) : x; }
 
 // ---- bits
@@ -185,7 +185,10 @@ INLINE u32 op_shf_r(u32 a, u32 b, u32 n, bool wrap) {
   return (u32)(((u64)b << 32 | a) >> n);
 }
 template <class T> INLINE u32 op_popc(T a) { return __builtin_popcountll((typename Bits<T>::U)a); }
-template <class T> INLINE u32 op_clz(T a) { return a == 0 ? sizeof(T) * 8 : __builtin_clzll((typename Bits<T>::U)a) - (64 - sizeof(T) * 8); }
+template <class T> INLINE u32 op_clz(T a) {
+  constexpr u32 width = sizeof(T) * 8;
+  return a == 0 ? width : __builtin_clzll((typename Bits<T>::U)a) - (64 - width);
+}
 template <class T> INLINE T op_brev(T a) {
   T r = 0;
   for (u32 i = 0; i < sizeof(T) * 8; i++) r |= (a >> i & 1) << (sizeof(T) * 8 - 1 - i);
@@ -227,7 +230,10 @@ INLINE u32 op_prmt(u32 a, u32 b, u32 select) {
 }
 template <class T> INLINE T op_selp(T a, T b, bool p) { return p ? a : b; }
 template <class A, class B> INLINE s32 op_dot(A a, B b, s32 c) {  // dp4a: A, B are u32 or s32
-  for (int i = 0; i < 4; i++) c += (kSigned<A> ? (s32)(s8)(a >> 8 * i) : (s32)(u8)(a >> 8 * i)) * (kSigned<B> ? (s32)(s8)(b >> 8 * i) : (s32)(u8)(b >> 8 * i));
+  for (int i = 0; i < 4; i++) {
+    const s32 x = kSigned<A> ? (s32)(s8)(a >> 8 * i) : (s32)(u8)(a >> 8 * i);
+    c += x * (kSigned<B> ? (s32)(s8)(b >> 8 * i) : (s32)(u8)(b >> 8 * i));
+  }
   return c;
 }
 template <class T> INLINE bool unordered(T a, T b) { return is_nan(a) || is_nan(b); }
@@ -240,7 +246,9 @@ INLINE u32 to_pair(int type, float high, float low) {
   return (u32)to_small(type, high) << width | to_small(type, low);
 }
 INLINE u32 small_pair_to_half_pair(int type, u32 bits) { return to_pair(F16, to_float(type, bits >> 8 & 255), to_float(type, bits & 255)); }
-INLINE u16 half_pair_to_small_pair(int type, u32 bits) { return (u16)to_pair(type, to_float(F16, bits >> 16), to_float(F16, bits & 0xffff)); }
+INLINE u16 half_pair_to_small_pair(int type, u32 bits) {
+  return (u16)to_pair(type, to_float(F16, bits >> 16), to_float(F16, bits & 0xffff));
+}
 INLINE u32 to_tf32(float x) {
   const u32 u = __builtin_bit_cast(u32, x);
   return is_nan(x) ? 0x7fffffff : (u + 0x1000) & ~0x1fffu;  // rna: halves away from zero

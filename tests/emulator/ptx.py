@@ -1,8 +1,8 @@
 """PTX text to statements: the grammar that NVRTC prints, with the scopes of inline assembly kept.
 
-    module    = { variable | function }
-    function  = [".func" results | ".entry"] name params "{" { item } "}"
-    item      = registers | variable | label | instruction | "{" | "}"
+module    = { variable | function }
+function  = [".func" results | ".entry"] name params "{" { item } "}"
+item      = registers | variable | label | instruction | "{" | "}"
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from .ptx import Variable, parse
 SHARED_START = 1024  # what the driver keeps for itself on current devices; so no variable is at address 0
 GAP = 64  # between shared variables, so that running over one is seen
 
+
 @dataclass(frozen=True)
 class Translation:
     """cpp: the C++ source. kernels: name -> (parameter sizes, most threads of a block or 0). shared: name -> (offset, bytes),

@@ -23,8 +23,8 @@ void collective(const Collective* c, u32 mask, const void* in, void* out, const 
     for (int l = 0; l < 32; l++) {
       ins[l] = warp[l].in, outs[l] = warp[l].out;
       if ((mask >> l & 1) && (warp[l].site != site || warp[l].mask != mask))
-        fail(site, "the warp diverges: lane %d is here with mask %08x, lane %d at line %d, %s, with mask %08x", f.lane, mask, l, warp[l].site->line,
-             warp[l].site->text, warp[l].mask);
+        fail(site, "the warp diverges: lane %d is here with mask %08x, lane %d at line %d, %s, with mask %08x", f.lane, mask, l,
+             warp[l].site->line, warp[l].site->text, warp[l].mask);
     }
     if (c->run) c->run(ins, outs, mask);
     arrived[f.warp] &= ~mask;
