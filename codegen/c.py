@@ -234,9 +234,7 @@ class _Printer:
             for d in range(len(b.dims) - 1):
                 if n.step(b, d) == f"{name}_s{d}":
                     out.append(f"ctx->{name}_s{d} = {' * '.join(f'({n.size(s)})' for s in b.sizes[d + 1 :])};")
-        for p in self.k.phases:
-            for s in p.states:
-                out += self._state_sizes(s)
+        out += dict.fromkeys(line for p in self.k.phases for s in p.states for line in self._state_sizes(s))
         out.append("int64_t size = 0, work = 0; (void)work;")
         shared = [b for b in self.k.buffers if b.shared]
         out += [f"const int64_t at_{n.get('buf', b.name)} = size; size += rf_up({buffer_size(n, b)}, 16) + 16;" for b in shared]

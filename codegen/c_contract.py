@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Acc, Expr, Load, nodes
@@ -81,7 +81,7 @@ class ContractStatements(TileStatements):
         n_i, n_j, n_c = self._total(s.i), self._total(s.j), self._total(s.c)
         dst, d_i = self._destination(s)
         straight = not b.panel
-        heights = sorted({s.mr, -(-s.mr // 2), 1} if s.i else {1}, reverse=True)
+        heights = sorted({s.mr, -(-s.mr // 2), 1, *([s.rest] if s.rest else [])} if s.i else {1}, reverse=True)
         names = {(h, t): self.names.fresh("contract_") for h in heights for t in ((False, True) if straight else (False,))}
         params, args = self._epilogue_arguments(s)
         for (h, t), name in names.items():
@@ -98,9 +98,25 @@ class ContractStatements(TileStatements):
             if straight:
                 text = f"if (whole) {text} else {names[h, True]}{call};"
             body.append(f"for (; i + {h} <= {n_i}; i += {h}) {{ {text} }}")
+        body += self._extra_rows(s, b, b_at, params, n_c, n_j)
         return [*self._keep_folded(s), f"for (int64_t c0 = 0; c0 < {n_c} || c0 == 0; c0 += {s.c_block}) for (int64_t p = 0; p < {n_j}; p += {w}) {{",
                 f"int64_t i = 0; const int whole = p + {w} <= {n_j}; const int test = {self.cut} || !whole; (void)whole;",
                 *body, "}"]  # fmt: skip
+
+    def _extra_rows(self, s: Contract, b: Memory, b_at: str, params: str, n_c: str, n_j: str) -> list[str]:
+        """One row each on the panel that is in the cache."""
+        out = []
+        for state, operand in s.extra:
+            a = self.memory(operand, (s.c,))
+            plain = replace(s, factor="", rank=(), i="")
+            names = [self.names.fresh("contract_") for _ in (0, 1)]
+            for name, masked in zip(names, (False, True), strict=True):
+                if not masked or not b.panel:
+                    self.functions.append(self._micro(plain, name, 1, masked, a, b, "0", ""))
+            call = (f"(ctx, {a.base} + c0 * {a.steps[s.c]}, {b.base} + {b_at}, rf_min({s.c_block}, {n_c} - c0), {self.names.get('acc', state)} + p, "
+                    f"c0 == 0, 0, 0, {n_j} - p);")  # fmt: skip
+            out.append(f"{names[0]}{call}" if b.panel else f"if (whole) {names[0]}{call} else {names[1]}{call}")
+        return out
 
     def _keep_folded(self, s: Contract) -> list[str]:
         """Copies of the states it folds into, for later levels; before, since a state is visited once a block."""
@@ -276,7 +292,8 @@ class ContractStatements(TileStatements):
             scope = Scope(frozenset(), [])
             el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, "(p + l)")}, j, [scope], "m")
             value = el.value(s.expr)
-            return [*head, f"const M m = tail(left); for (int64_t {cv} = 0; {cv} < {n_c}; {cv}++) {{", *scope.lines,
+            return [f"for (int64_t c0 = 0; c0 < {n_c}; c0 += 32)", *head, "const M m = tail(left);",
+                    f"for (int64_t {cv} = c0; {cv} < rf_min(c0 + 32, {n_c}); {cv}++) {{", *scope.lines,
                     f"st_real(to + {cv} * {w}, keep(m, {value}));", "}", "}"]  # fmt: skip
         scope = Scope(frozenset(), [])
         el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, "(p + l + q)")}, c, [scope], "m")

@@ -144,7 +144,7 @@ class TileStatements:
                 lines += self.fold(f, r[u], el, mask)
             for target, e in s.stores:
                 lines.append(self.put(target, el.value(e), el, k, mask))
-            if s.prefetch and not mask:
+            if s.prefetch and not mask and (unroll == 1 or u * self.names.k.vector_bytes % 64 == 0):
                 lines[:0] = self._prefetch(s, el)
         out += [loop + " {", *([f"const M {mask} = tail({self.counts[k]} - {var});"] if mask else []), *lines, "}"]
 

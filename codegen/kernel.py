@@ -155,7 +155,8 @@ class Contract:
 
     start: 0 ("zero"), or dst itself, times `factor` (a row factor) plus `rank` terms coefficient[i] * state[j] ("state").
     raw, score, folds: in the registers of the last block the tile reads as Load(raw): `score` maps it, `folds` fold it,
-    and it is stored to dst if keep. dst names a buffer, or a state when start is "state".
+    and it is stored to dst if keep. rest: rows left over in a full tile, worth a block of their own.
+    extra: (state, operand over c) rows without a row axis that share b: folded after the others, panel by panel. dst names a buffer, or a state when start is "state".
     """
 
     dst: str
@@ -175,6 +176,8 @@ class Contract:
     open_score: Expr | None = None
     folds: tuple[Fold, ...] = ()
     keep: bool = True
+    rest: int = 0
+    extra: tuple[tuple[str, Operand], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -308,6 +311,10 @@ class Kernel:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
+    def vector_bytes(self) -> int:
+        return self.lanes * (4 if self.real == "float" else 8)
+
+    @property
     def key(self) -> str:
         """A digest of everything that shapes the code: equal for shapes that share a build."""
         return hashlib.sha256(_text(self).encode()).hexdigest()[:32]
@@ -430,6 +437,7 @@ def _check_body(
             continue
         where = f"phase {p.name!r}, {type(s).__name__}"
         for e, extra in expressions(s):
+            extra |= {p.row} if p.row_loop and isinstance(s, Store) else set()
             if loose := e.axes - bound - extra:
                 raise IRError(f"{where}: axes {sorted(loose)} are not bound: {e}")
             _check_names(e, sources, states, where)

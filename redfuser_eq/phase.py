@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from .cascade import Accumulator
 from .codegen import kernel as ir
 from .codegen.kernel import SEGMENT
-from .expr import Acc, Const, Expr, Load, Prev, Reduce, nodes, show, transform
+from .expr import Acc, Const, Expr, Load, Map, Prev, Reduce, nodes, show, transform
 from .forms import Form, Question, choose, separates
-from .masks import finite_needed, masked
-from .ops import MONOIDS
+from .masks import bounds
+from .ops import MONOIDS, OPS
 from .roles import Roles, factors, product, rename_sources, split_columns, terms
 
 if TYPE_CHECKING:
@@ -36,10 +36,12 @@ class PhaseBuilder:
         self.form: Form = choose(question)
         self.separable = {n for n, a in self.accs.items() if self.form.row and separates(question, a, self.form.row)}
         self.along = [(i, e) for i, e in self.outputs if self.stream in s.outputs[i].dims]
+        self.per_element = s.sizes.element * self._read_per_element()
         self._hoist()
         self.inner: list[tuple[Load, Expr]] = []
         self._materialise()
         self.segment = self._choose_segment()
+        self.stored: dict[str, tuple[str, Expr]] = {}
         self.weights = self._plan_weights()
 
     @property
@@ -51,9 +53,6 @@ class PhaseBuilder:
         return self.form.lanes
 
     def _is_masked(self) -> bool:
-        from .masks import bounds
-        from .expr import Map
-
         return any(isinstance(e, Map) and e.op == "where" and bounds(e.args[0])[0] for e in nodes(*self.lifts.values()))
 
     def exprs(self) -> list[Expr]:
@@ -110,6 +109,7 @@ class PhaseBuilder:
         size = {self.row: ir.Size(value=f.held, multiple=lanes), self.stream: ir.Size(value=f.depth, multiple=lanes, pad=2 * lanes)}
         if self.lanes == "row":
             size[self.stream] = ir.Size(value=f.depth)
+            size[self.row] = ir.Size(value=f.held, multiple=lanes, pad=2 * lanes if f.kind == "blocked" else 0)
         dims = self.tile_dims()
         self.s.buffers.append(ir.Buffer(name, dims, tuple(size[d] for d in dims)))
         return Load(name, dims, self.s.real_dtype)
@@ -122,7 +122,8 @@ class PhaseBuilder:
     # ---- weights of column accumulators
     def _plan_weights(self) -> dict[str, Load]:
         """The factor of a column accumulator's lift that knows no column, in scratch: computed once for all columns."""
-        out = {}
+        out: dict[str, Load] = {}
+        split = {}
         for a in self.accs.values():
             if not self.columns[a.name] or a.op != "sum":
                 continue
@@ -132,6 +133,10 @@ class PhaseBuilder:
             simple = isinstance(w, Load) and a.name not in self.separable
             if simple or (self.row not in w.axes and self.row and a.name not in self.separable):
                 continue
+            split[a.name] = (w, v)
+        self.reused = self._reusable_tile({n: w for n, (w, _) in split.items()})
+        for n, (w, v) in split.items():
+            a = self.accs[n]
             tile = w if isinstance(w, Load) and self.s.is_buffer(w.source) and w.dims == self.tile_dims() else self._weight_tile(a, w)
             out[a.name] = tile
             both = product([tile, v])
@@ -140,10 +145,13 @@ class PhaseBuilder:
         return out
 
     def _weight_tile(self, a: Accumulator, w: Expr) -> Load:
-        tile = self.tile_buffer(f"weight{self.number}_{len(self.s.buffers)}")
-        self.stored = getattr(self, "stored", {})
+        tile = self.reused or self.tile_buffer(f"weight{self.number}_{len(self.s.buffers)}")
         self.stored[a.name] = (tile.source, w)
         return tile
+
+    def _reusable_tile(self, weights: dict[str, Expr]) -> Load | None:
+        """A tile that the only weight may overwrite, since nobody reads it after the sweep that computes the weight."""
+        return None
 
     # ---- levels
     def level_statements(self, r: Roles, n: int) -> list[ir.Stmt]:
@@ -156,8 +164,7 @@ class PhaseBuilder:
             params = sorted({x for a in moved for x in self._reads(r, self.rebases[a.name])})
             out.append(ir.Rebase(self.lanes, tuple(params), tuple((a.name, self.rebases[a.name]) for a in moved)))
         swept = [a for a in own if a.name not in self.folded_early()]
-        stored = getattr(self, "stored", {})
-        stores = [stored[a.name] for a in level if a.name in stored]
+        stores = [self.stored[a.name] for a in level if a.name in self.stored]
         folds = tuple(ir.Fold(a.name, a.op, self.lifts[a.name]) for a in swept)
         folds, stores = self.first_sweep(r, n, folds, stores)
         if folds or stores:
@@ -182,8 +189,14 @@ class PhaseBuilder:
         return 4 * self.form.depth if last else 0
 
     def _unroll(self, folds: tuple[ir.Fold, ...]) -> int:
+        """Independent vectors in flight: fewer where polynomials fill the registers."""
+        if "unroll" in self.s.choice:
+            return int(self.s.choice["unroll"])
+        heavy = any(isinstance(e, Map) and OPS[e.op].cost >= 8 for e in nodes(*(f.lift for f in folds)))
         if self.lanes == "row":
-            return 4 if 0 < len(folds) <= 2 and self.form.kind == "plain" else 1
+            return (2 if heavy else 4) if 0 < len(folds) <= 2 and self.form.kind == "plain" else 1
+        if heavy:
+            return 4 if self.s.sizes.registers >= 32 and len(folds) <= 2 else 2
         return 4 if len(folds) <= 3 else 2
 
     def _reads(self, r: Roles, e: Expr) -> set[str]:
@@ -218,11 +231,19 @@ class PhaseBuilder:
             else:
                 e = self.rebases[a.name]
                 out.append(ir.ColumnRebase(tuple(sorted(self._reads(r, e))), ((a.name, e),)))
+        riders = self.riders(cols)
         for a in cols:
-            out += self.column_fold(r, a, *starts.get(a.name, ("", ())))
+            if not any(a.name in names for names in riders.values()):
+                out += self.column_fold(r, a, *starts.get(a.name, ("", ())), riders.get(a.name, ()))
         return out
 
-    def column_fold(self, r: Roles, a: Accumulator, factor: str, rank: tuple[tuple[str, str], ...]) -> list[ir.Stmt]:
+    def riders(self, cols: list[Accumulator]) -> dict[str, tuple[str, ...]]:
+        """Accumulators without a row axis that can share another's column operand, by that other's name."""
+        return {}
+
+    def column_fold(
+        self, r: Roles, a: Accumulator, factor: str, rank: tuple[tuple[str, str], ...], riders: tuple[str, ...]
+    ) -> list[ir.Stmt]:
         fold = ir.Fold(a.name, a.op, self.lifts[a.name])
         return [ir.Columns(fold, self._column_lane(a), self._guard(r, [self.lifts[a.name]]))]
 
@@ -260,8 +281,6 @@ class PhaseBuilder:
         return ir.Rebase(self.lanes, tuple(sorted(self._reads(r, e))), (), tuple(items)), (own, tuple(pairs))
 
     def _signed_factors(self, e: Expr) -> tuple[int, list[Expr]]:
-        from .expr import Map
-
         if isinstance(e, Map) and e.op == "neg":
             sign, fs = self._signed_factors(e.args[0])
             return -sign, fs
@@ -296,11 +315,11 @@ class PhaseBuilder:
             return 0
         if f.kind != "plain" and not f.stream_outer and self.row and s.extents[self.row] > f.rows:
             return 0
-        per = s.sizes.element * self._bytes_per_element()
-        length = s.sizes.segment(per, f.depth)
+        length = s.choice.get("segment") or s.sizes.segment(self.per_element, f.depth)
+        length = ceil(length / f.depth) * f.depth
         return length if ceil(s.extents[self.stream] / length) > 1 else 0
 
-    def _bytes_per_element(self) -> int:
+    def _read_per_element(self) -> int:
         """Elements read for one step of the stream by one item."""
         total = 0
         for e in nodes(*self.lifts.values()):
@@ -403,4 +422,4 @@ def law(a: Accumulator) -> str:
     return text if a.rebase is None else f"{text}; rebase {show(a.rebase)}"
 
 
-__all__ = ["PhaseBuilder", "finite_needed", "law", "masked"]
+

@@ -58,9 +58,19 @@ class ProductBuilder(PhaseBuilder):
         f, s = self.form, self.s
         if f.kind != "blocked" or any(x != self.row for x in self.rows) or any(self.columns.values()) or self.along or len(self.g.roles) > 1:
             return
-        per = s.sizes.element * self._bytes_per_element()
-        outer = s.extents[self.row] > f.rows and per * s.extents[self.stream] > s.device.l3 and not s.segmented
-        self.form = replace(f, stream_outer=outer)
+        outer = s.extents[self.row] > f.rows and self.per_element * s.extents[self.stream] > s.device.l3 and not s.segmented
+        self.form = replace(f, stream_outer=bool(s.choice.get("stream_outer", outer)))
+
+    def _reusable_tile(self, weights: dict[str, Expr]) -> Load | None:
+        if self.tile is None or len(weights) != 1 or len(self.g.roles) > 1:
+            return None
+        (name,) = weights
+        levels = [{a.name for a in level} for level in self.g.roles[0].levels]
+        own = next(n for n, level in enumerate(levels) if name in level)
+        reads = {n for n, e in self.lifts.items() if any(x is self.tile for x in nodes(e))}
+        if any(n in level for level in levels[own + 1 :] for n in reads) or any(self.columns[n] and n != name for n in reads):
+            return None
+        return self.tile
 
     # ---- operands
     def _straight(self, e: Expr, lane: str, *, unit: bool) -> ir.Operand | None:
@@ -188,15 +198,17 @@ class ProductBuilder(PhaseBuilder):
         i, j = (self.stream, self.row) if self.lanes == "row" else (self.row, self.stream)
         folds = () if again else tuple(ir.Fold(n, self.accs[n].op, self.lifts[n]) for n in sorted(self.early))
         m = masked(self.score) if self.score is not None and self.mask_statements() else None
-        keep = again or any(self.tile in set(nodes(e)) for n, e in self.lifts.items() if n not in self.early) or self._tile_is_weight()
+        read = [e for n, e in self.lifts.items() if n not in self.early and n not in self.stored]
+        keep = again or any(self.tile in set(nodes(e)) for e in read) or self._tile_is_weight()
         contract = ir.Contract(self.tile.source, self.a, self.b, i, j, p.inner, f.mr, f.nv,
                                self.s.sizes.inner_block(self.s.extents[p.inner], f.nv * self.s.lanes), raw=self.raw.source, score=self.score,
-                               open_score=m.open if m else None, folds=folds, keep=keep)  # fmt: skip
+                               open_score=m.open if m else None, folds=folds, keep=keep,
+                               rest=(f.depth if self.lanes == "row" else f.rows) % f.mr)  # fmt: skip
         return [*out, *self.at_stream, contract]
 
     def _tile_is_weight(self) -> bool:
-        stored = getattr(self, "stored", {})
-        return any(w is self.tile for w in self.weights.values()) or any(self.tile in set(nodes(e)) for _, e in stored.values())
+        stored = any(self.tile in set(nodes(e)) for _, e in self.stored.values())
+        return stored or any(w is self.tile and n not in self.stored for n, w in self.weights.items())
 
     def folded_early(self) -> set[str]:
         return self.early
@@ -213,9 +225,25 @@ class ProductBuilder(PhaseBuilder):
         return folds, [(self.tile.source, mapped), *stores]
 
     # ---- column contractions
-    def column_fold(self, r: Roles, a: Accumulator, factor: str, rank: tuple[tuple[str, str], ...]) -> list[ir.Stmt]:
+    def riders(self, cols: list[Accumulator]) -> dict[str, tuple[str, ...]]:
+        host = next((a for a in cols if a.name in self.separable and a.name in self.weights), None)
+        if host is None:
+            return {}
+        _, v = split_columns(self.lifts[host.name], self.columns[host.name])
+        out = []
+        for a in cols:
+            if a is host or a.op != "sum" or a.name in self.rebases or self.row in a.axes or self.columns[a.name] != self.columns[host.name]:
+                continue
+            w, own = split_columns(self.lifts[a.name], self.columns[a.name])
+            if own is v and w is not None and w.axes == {self.stream} and self._straight(w, self.stream, unit=False) is not None:
+                out.append(a.name)
+        return {host.name: tuple(out)}
+
+    def column_fold(
+        self, r: Roles, a: Accumulator, factor: str, rank: tuple[tuple[str, str], ...], riders: tuple[str, ...]
+    ) -> list[ir.Stmt]:
         if a.name not in self.separable or a.name not in self.weights:
-            return super().column_fold(r, a, factor, rank)
+            return super().column_fold(r, a, factor, rank, riders)
         f, s = self.form, self.s
         d, = self.columns[a.name]
         n_row, n_d = s.extents[self.row], s.extents[d]
@@ -223,22 +251,30 @@ class ProductBuilder(PhaseBuilder):
         nv = {3: 2}.get(nv, min(nv, 4))
         _, v = split_columns(self.lifts[a.name], self.columns[a.name])
         assert v is not None
-        many = ceil(n_row / f.rows) >= 4 and s.sizes.element * n_d >= PAGE // 2
+        many = n_row >= 4 * mr and s.sizes.element * n_d >= PAGE // 2 and (f.kind == "columns" or n_row > 2 * f.rows)
         b = None if many else self._straight(v, d, unit=True)
         if b is None:
             b = self._column_panels(a, v, d, nv * s.lanes)
         w = self.weights[a.name]
-        return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, mr, nv, f.depth, "state", factor, rank)]
+        return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, mr, nv, f.depth, "state", factor, rank,
+                            rest=min(f.rows, n_row) % mr, extra=tuple(self._rider(n) for n in riders))]  # fmt: skip
+
+    def _rider(self, name: str) -> tuple[str, ir.Operand]:
+        w, _ = split_columns(self.lifts[name], self.columns[name])
+        assert w is not None
+        operand = self._straight(w, self.stream, unit=False)
+        assert operand is not None
+        return name, operand
 
     def _column_panels(self, a: Accumulator, v: Expr, d: str, width: int) -> ir.Operand:
         name = f"columns{self.number}_{a.name}"
         sizes = {self.stream: ir.Size(self.stream), d: ir.Size(d, multiple=width)}
-        return self._pack(name, v, self.stream, d, width, sizes, self._contiguous(v, d, self.stream), width)[0]
+        return self._pack(name, v, self.stream, d, width, sizes, self._contiguous(v, d, self.stream), 16 * width)[0]
 
     def phases(self) -> list[ir.Phase]:
         self.at_row, self.at_stream = [], []
         self.lifts_by_tile = dict(self.lifts)
-        for n, (_, w) in getattr(self, "stored", {}).items():
+        for n, (_, w) in self.stored.items():
             tile = self.weights[n]
             self.lifts_by_tile[n] = transform(self.lifts[n], lambda e, tile=tile, w=w: w if e is tile else None)  # type: ignore[misc]
         f = self.form

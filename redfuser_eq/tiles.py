@@ -40,9 +40,14 @@ class Sizes:
     element: int
 
     @property
+    def registers(self) -> int:
+        """Vector registers."""
+        return 32 if self.device.isa in ("avx512", "neon") else 16
+
+    @property
     def block(self) -> tuple[int, int]:
         """Rows and vectors of the full register block: 6 x 4 with 32 registers, 6 x 2 with 16."""
-        return (6, 4) if self.device.isa in ("avx512", "neon") else (6, 2)
+        return (6, 4) if self.registers == 32 else (6, 2)
 
     def register_block(self, n_i: int, n_j: int) -> tuple[int, int]:
         """Rows x vectors of a register block for n_i rows and n_j columns; few of one leave room for more of the other."""
