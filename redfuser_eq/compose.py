@@ -62,7 +62,7 @@ def logsumexp(x: Any, axis: Any = -1, keepdims: bool = False) -> Any:
     Unlike the written-out formula it gives -inf for a row of -inf (and for an empty one) and +inf for a row
     that holds +inf. NaN stays NaN.
     """
-    start = {"initial": -math.inf} if _empty(x, axis) else {}
+    start: dict[str, Any] = {"initial": -math.inf} if _empty(x, axis) else {}
     peak = np.max(x, axis=axis, keepdims=True, **start)
     total = np.sum(np.exp(x - peak), axis=axis, keepdims=True)
     out = np.where(np.isfinite(peak), np.log(total) + peak, peak)

@@ -117,8 +117,8 @@ def apply(op: str, *operands: Any) -> Node:
     if op in _ON_BOOLS and all(t in (BOOL, bool) for t in types):
         return graph.elementwise(_ON_BOOLS[op], tuple(as_node(v, BOOL) for v in values), BOOL)
     inside, out = loop(op, types)
-    if op in ("recip", "rsqrt") and not is_float(inside):
-        raise DTypeError(f"{op} of {inside}; cast to a floating dtype first" + here())
+    if op == "recip" and isinstance(types[0], np.dtype) and not is_float(types[0]):
+        raise DTypeError(f"reciprocal of {types[0]} is an integer in NumPy; cast to a floating dtype, or divide" + here())
     if op in ("floor", "ceil", "round") and not is_float(inside):
         return as_node(values[0], inside)
     # A size beside integers is a constant (positions, masks); beside floats, or as a divisor, a count.

@@ -239,6 +239,8 @@ def reshape(x: Node, shape: Shape) -> Node:
     if shape == x.shape:
         return x
     groups = size_groups(x.shape, shape)
+    if groups is None and 0 in shape:
+        return broadcast(const(0, x.dtype), shape)  # no elements, whatever the dimensions
     if groups is None:
         raise ShapeError(
             f"reshape: {show_shape(x.shape)} to {show_shape(shape)}: the sizes do not split and join whole dimensions" + at(user_line())

@@ -40,10 +40,12 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class Piece:
-    """One output of the program: a result, or its part at an offset along each dimension of a joined one."""
+    """One output of the program: a result, or a part of one, at offsets along its dimensions.
+    joins: how many of these dimensions each one of the result joins."""
 
     output: Output
     offsets: tuple[int, ...]
+    joins: tuple[int, ...]
 
 
 class Namer:
@@ -141,15 +143,14 @@ class Namer:
         return names(places) | self._avoid.get(node, set())
 
     def _output(self, node: Node) -> list[Piece]:
+        everything = self.spread_all(self.dims.of[node], frozenset(), None)
         pieces = []
-        for places, _ in self.spread_all(self.dims.of[node], frozenset(), None):
-            dims, offsets = [], []
-            for p in places:
-                offsets.append(p.start or 0 if isinstance(p, Cut) else p.at if isinstance(p, Fixed) else 0)
-                inner = p.place if isinstance(p, Cut) else p
-                dims.append(tuple(q for q in _leaves(inner)))
-            expr = self.name(node, places, frozenset())
-            pieces.append(Piece(Output(expr, tuple(dims), node.dtype), tuple(offsets)))
+        for places, _ in everything:
+            # Pieces are joined along their own dimensions, which are joined among themselves afterwards.
+            digits = [p.places if isinstance(p, Join) and len(everything) > 1 else (p,) for p in places]
+            read = [_block(p) for ds in digits for p in ds]
+            output = Output(self.name(node, places, frozenset()), tuple(axes for _, axes in read), node.dtype)
+            pieces.append(Piece(output, tuple(start for start, _ in read), tuple(len(ds) for ds in digits)))
         return pieces
 
     # ---- expressions
@@ -432,14 +433,19 @@ def _letters(first: str) -> Iterator[str]:
     return chain(first, (f"{c}{i}" for i in count(2) for c in first))
 
 
-def _leaves(place: Place) -> Iterator[str]:
-    if isinstance(place, str):
-        yield place
-    elif isinstance(place, Join):
-        for p in place.places:
-            yield from _leaves(p)
-    elif place is not None and not isinstance(place, Fixed):
-        raise TraceError("a result that joins concatenated dimensions with others; return the pieces instead")
+def _block(place: Place) -> tuple[int, tuple[str, ...]]:
+    """Where a piece of a result begins along a dimension, and the axes that run through it."""
+    start = 0
+    if isinstance(place, Cut):
+        start, place = place.start or 0, place.place
+    if isinstance(place, Fixed):
+        return start + place.at, ()
+    if place is None or isinstance(place, str):
+        return start, () if place is None else (place,)
+    names = place.places if isinstance(place, Join) else (place,)
+    if not all(isinstance(n, str) for n in names):
+        raise TraceError("a result joins concatenated dimensions with others in a way that has no layout; return the pieces instead")
+    return start, names
 
 
 def _aligned(x: Node, node: Node, places: Places) -> Places:

@@ -80,10 +80,10 @@ def quotient(a: Size, b: Size) -> Size | None:
     return None if isinstance(out, Symbol) and not out.powers else out
 
 
-def divides(b: Size, a: Size) -> bool:
-    """Whether a / b is whole, whatever the symbols are."""
-    q = quotient(a, b)
-    return isinstance(q, int) or (q is not None and q.coefficient.denominator == 1 and all(p > 0 for _, p in q.powers))
+def _rank(size: Size) -> tuple[int, Fraction]:
+    """Orders sizes: by the number of unknown factors, then by the known one."""
+    c, powers = _monomial(size)
+    return sum(powers.values()), c
 
 
 def size_groups(old: tuple[Size, ...], new: tuple[Size, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]] | None:
@@ -97,7 +97,7 @@ def size_groups(old: tuple[Size, ...], new: tuple[Size, ...]) -> list[tuple[tupl
         pa, pb = old[ins[i]], new[outs[j]]
         i, j = i + 1, j + 1
         while pa != pb:
-            grow_old = pa < pb if isinstance(pa, int) and isinstance(pb, int) else divides(pa, pb) or not divides(pb, pa)
+            grow_old = _rank(pa) < _rank(pb)  # grow the smaller product
             if grow_old and i < len(ins):
                 pa, i = times(pa, old[ins[i]]), i + 1
                 a.append(ins[i - 1])

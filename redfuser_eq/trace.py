@@ -34,16 +34,16 @@ class Traced:
     program: Program
     arrays: list[Any]
     tree: Tree
-    _leaves: tuple[tuple[tuple[int, tuple[int, ...]], ...], ...] = field(repr=False, default=())
+    _leaves: tuple[tuple[tuple[int, ...], list[Piece]], ...] = field(repr=False, default=())
 
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """The user's structure from the arrays of the program's outputs, in order."""
-        return self.tree.build(_assembled({offsets: outputs[i] for i, offsets in leaf}) for leaf in self._leaves)
+        return self.tree.build(_assembled(pieces, [outputs[i] for i in at]) for at, pieces in self._leaves)
 
     @property
     def joined(self) -> bool:
         """Whether some result is assembled from several outputs (a concatenation that is returned)."""
-        return any(len(leaf) > 1 for leaf in self._leaves)
+        return any(len(pieces) > 1 for _, pieces in self._leaves)
 
 
 def trace(f: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Traced:
@@ -124,7 +124,7 @@ def _assemble(result: Any, inputs: list[Node], arrays: list[Any], what: str) -> 
     program = _program(namer, pieces, tuple(names), {n: captured(c) for n, c in zip(names[len(inputs) :], constants, strict=True)})
     check(program)
     position = iter(range(len(program.outputs)))
-    leaves = tuple(tuple((next(position), p.offsets) for p in leaf) for leaf in pieces)
+    leaves = tuple((tuple(next(position) for _ in leaf), leaf) for leaf in pieces)
     return Traced(program, [*arrays, *program.constants.values()], tree, leaves)
 
 
@@ -141,16 +141,18 @@ def _program(namer: Namer, pieces: list[list[Piece]], names: tuple[str, ...], co
     return Program(names, sources, {n: s for n, s in extents.items() if n in used}, tuple(outputs), constants)
 
 
-def _assembled(parts: dict[tuple[int, ...], Any]) -> Any:
-    """Blocks at offsets, joined."""
-    if len(parts) == 1:
-        return next(iter(parts.values()))
-    for d in reversed(range(len(next(iter(parts))))):
+def _assembled(pieces: list[Piece], arrays: list[Any]) -> Any:
+    """A result from its pieces: joined along each dimension, then dimensions joined among themselves."""
+    if len(arrays) == 1:
+        return arrays[0]
+    parts = {p.offsets: a for p, a in zip(pieces, arrays, strict=True)}
+    for d in reversed(range(len(pieces[0].offsets))):
         rows: dict[tuple[int, ...], list[tuple[int, Any]]] = {}
         for offsets, a in parts.items():
             rows.setdefault((*offsets[:d], 0, *offsets[d + 1 :]), []).append((offsets[d], a))
         parts = {key: _concatenate([a for _, a in sorted(row, key=lambda item: item[0])], d) for key, row in rows.items()}
-    return next(iter(parts.values()))
+    (whole,) = parts.values()
+    return whole.reshape(tuple(prod(whole.shape[b:e]) for b, e in _ends(pieces[0].joins)))
 
 
 def _concatenate(arrays: list[Any], axis: int) -> Any:

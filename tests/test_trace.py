@@ -69,7 +69,12 @@ REDUCTIONS = {
     "norm": lambda x: (np.linalg.norm(x), np.linalg.norm(x, axis=-1), np.linalg.norm(x, axis=1, ord=1), np.linalg.norm(x, np.inf, 2)),
     "initial": lambda x: (np.max(x, 1, initial=0.3), np.min(x, initial=-9.0), np.sum(x, 0, initial=2)),
     "masked": lambda x: (np.sum(x, 1, where=x > 0), np.max(x, 2, where=x > 0, initial=-5.0)),
-    "ufunc methods": lambda x: (np.add.reduce(x, 1), np.maximum.reduce(x), np.logical_or.reduce(x > 1, axis=-1), np.multiply.outer(x, x[0, 0])),
+    "ufunc methods": lambda x: (
+        np.add.reduce(x, 1),
+        np.maximum.reduce(x),
+        np.logical_or.reduce(x > 1, axis=-1),
+        np.multiply.outer(x, x[0, 0]),
+    ),
     "diff": lambda x: (np.diff(x), np.diff(x, axis=0)),
 }
 
@@ -82,7 +87,17 @@ def test_reductions(name: str, shape: tuple[int, ...]) -> None:
 
 def test_reduction_dtypes() -> None:
     def f(x):
-        return x.sum(), x.mean(-1), np.prod(x, 0), x.max(0), np.sum(x > 0, 1), x.var(-1), np.sum(x, dtype=np.float32), (x > 0).mean(), (x > 1).max(0)
+        return (
+            x.sum(),
+            x.mean(-1),
+            np.prod(x, 0),
+            x.max(0),
+            np.sum(x > 0, 1),
+            x.var(-1),
+            np.sum(x, dtype=np.float32),
+            (x > 0).mean(),
+            (x > 1).max(0),
+        )
 
     for dtype in (np.int32, np.int64, np.uint8, np.float32, np.float16, np.float64):
         same(f, np.abs(INTS).astype(dtype))
@@ -135,11 +150,22 @@ def test_products(name: str) -> None:
 
 SHAPES = {
     "transposes": lambda x: (x.T, x.mT, np.swapaxes(x, 0, 2), np.transpose(x, (1, 0, 2)), np.moveaxis(x, 0, -1), x.transpose(2, 0, 1)),
-    "reshape": lambda x: (x.reshape(6, 4), x.reshape(2, -1), x.reshape(-1), x.reshape((2, 3, 2, 2)), x.ravel(), np.reshape(x, (2, 3, 1, 4))),
+    "reshape": lambda x: (
+        x.reshape(6, 4),
+        x.reshape(2, -1),
+        x.reshape(-1),
+        x.reshape((2, 3, 2, 2)),
+        x.ravel(),
+        np.reshape(x, (2, 3, 1, 4)),
+    ),
     "split and back": lambda x: np.exp(x.reshape(2, 3, 2, 2)).reshape(2, 3, 4) + x,
     "across": lambda x: np.sum(x.reshape(6, 4).reshape(12, 2), 1) + np.sum(x.reshape(2, 12).reshape(2, 3, 2, 2), -1).reshape(-1),
     "expand": lambda x: (x[:, None], x[..., None], np.expand_dims(x, (0, -1)), np.squeeze(x[:, :, :1], -1), x[None, ..., None].squeeze()),
-    "broadcast": lambda x: (np.broadcast_to(x, (5, 2, 3, 4)), np.broadcast_to(x[:, :1], (2, 3, 4)) * x, np.sum(np.broadcast_to(x, (3, 2, 3, 4)), 0)),
+    "broadcast": lambda x: (
+        np.broadcast_to(x, (5, 2, 3, 4)),
+        np.broadcast_to(x[:, :1], (2, 3, 4)) * x,
+        np.sum(np.broadcast_to(x, (3, 2, 3, 4)), 0),
+    ),
     "slices": lambda x: (x[1], x[:, 1:], x[..., -1], x[:, ::2, 1:3], x[::-1], x[:, -2:, ::-2], x[0, 1], x[:, :, 1:][:, :, 1], x[1:, :-1]),
     "slices of slices": lambda x: (x[:, 1:][:, ::-1][:, 1:], x.T[1:3].T, x[:, ::2][:, -1], x[..., 3:0:-1][..., ::2]),
     "flip": lambda x: (np.flip(x), np.flip(x, 1)),
@@ -160,7 +186,11 @@ def test_shapes(name: str) -> None:
 
 CONCATENATIONS = {
     "returned": lambda x, y: np.concatenate([x, y, x + 1], -1),
-    "reduced": lambda x, y: (np.sum(np.concatenate([x, y], 1), 1), np.max(np.concatenate([y, x, x], 0), 0), np.mean(np.concatenate([x, y], 1), 1)),
+    "reduced": lambda x, y: (
+        np.sum(np.concatenate([x, y], 1), 1),
+        np.max(np.concatenate([y, x, x], 0), 0),
+        np.mean(np.concatenate([x, y], 1), 1),
+    ),
     "variance": lambda x, y: np.var(np.concatenate([x, y], 0), 0),
     "all axes": lambda x, y: np.mean(np.concatenate([x, y])),
     "sliced off": lambda x, y: softmax(np.concatenate([x, y[:, :1]], -1))[..., :-1] @ y.T,
@@ -170,8 +200,14 @@ CONCATENATIONS = {
     "different cuts": lambda x, y: np.sum(np.concatenate([x, y[:, :2]], 1) * np.concatenate([y[:, :2], x], 1), 1),
     "stack": lambda x, y: (np.stack([x, y]), np.sum(np.stack([x, y], 1), 1), np.max(np.stack([x, y, x], -1), -1)),
     "stacks": lambda x, y: (np.vstack([x, y]), np.hstack([x, y]), np.concatenate([x, y], axis=None)),
-    "rotate": lambda x, y: np.concatenate([x[:, :2] * y[:, :2] - x[:, 2:4], x[:, 2:4] * y[:, :2] + x[:, :2]], -1) @ np.concatenate([y[:, 1:3], y[:, 3:]], -1).T,
-    "any": lambda x, y: (np.any(np.concatenate([x, y], 1) > 1, 1), np.all(np.concatenate([x, y], 1) > -1, 1), np.prod(np.concatenate([x, y], 1), 1)),
+    "rotate": lambda x, y: (
+        np.concatenate([x[:, :2] * y[:, :2] - x[:, 2:4], x[:, 2:4] * y[:, :2] + x[:, :2]], -1) @ np.concatenate([y[:, 1:3], y[:, 3:]], -1).T
+    ),
+    "any": lambda x, y: (
+        np.any(np.concatenate([x, y], 1) > 1, 1),
+        np.all(np.concatenate([x, y], 1) > -1, 1),
+        np.prod(np.concatenate([x, y], 1), 1),
+    ),
     "masked": lambda x, y: np.sum(np.where(np.arange(10) > 6, np.concatenate([x, y], 1), 0), 1),
 }
 
@@ -204,7 +240,9 @@ ATTENTION = {
     "scale on q": lambda q, k, v: softmax((q * q.shape[-1] ** -0.5) @ k.mT) @ v if hasattr(k, "mT") else None,
     "division after": lambda q, k, v: _division_after(q, k, v),
     "einsum": lambda q, k, v: np.einsum("...ij,...jd->...id", softmax(np.einsum("...id,...jd->...ij", q, k) / 2), v),
-    "causal": lambda q, k, v: softmax(np.where(np.arange(k.shape[-2]) <= np.arange(q.shape[-2])[:, None], q @ np.swapaxes(k, -1, -2), -np.inf)) @ v,
+    "causal": lambda q, k, v: (
+        softmax(np.where(np.arange(k.shape[-2]) <= np.arange(q.shape[-2])[:, None], q @ np.swapaxes(k, -1, -2), -np.inf)) @ v
+    ),
     "tril": lambda q, k, v: softmax(np.where(np.tri(q.shape[-2], k.shape[-2], dtype=bool), q @ np.swapaxes(k, -1, -2), -np.inf)) @ v,
     "soft cap": lambda q, k, v: softmax(20 * np.tanh(q @ np.swapaxes(k, -1, -2) / 20)) @ v,
     "over rows": lambda q, k, v: softmax(q @ np.swapaxes(k, -1, -2), -2) @ v,
@@ -270,7 +308,7 @@ def test_grouped_heads() -> None:
     same(f, q, k, v)
 
     def g(q, k, v):
-        b, h, s, e = q.shape
+        b, _, s, e = q.shape
         q = q.reshape(b, k.shape[1], -1, s, e)
         return softmax(q @ np.swapaxes(k[:, :, None], -1, -2)) @ v[:, :, None]
 
@@ -291,7 +329,7 @@ def test_heads_split_and_joined() -> None:
     same(f, x, w, out)
 
     def g(x, w, out):
-        b, s, hd = x.shape
+        b, s, _ = x.shape
         qkv = np.transpose((x @ w).reshape(b, s, 3, 3, 4), (2, 0, 3, 1, 4))
         y = softmax(qkv[0] @ np.swapaxes(qkv[1], -1, -2)) @ qkv[2]
         return np.transpose(y, (0, 2, 1, 3)).reshape(b, s, -1) @ out
@@ -306,7 +344,14 @@ def test_sizes_as_numbers() -> None:
         n = x.shape[-1]
         centred = x - np.sum(x, -1, keepdims=True) / n
         inverse = 1 / n
-        return np.sum(centred**2, -1) / (n - 1), x.sum(-1) * inverse, x.sum() / x.size, x / len(x), np.sum((centred * centred) / n, -1), x * n - n
+        return (
+            np.sum(centred**2, -1) / (n - 1),
+            x.sum(-1) * inverse,
+            x.sum() / x.size,
+            x / len(x),
+            np.sum((centred * centred) / n, -1),
+            x * n - n,
+        )
 
     same(f, normal(4, 6))
     same(f, normal(4, 6).astype(np.float32))
@@ -371,7 +416,13 @@ def test_array_api_namespace() -> None:
         e = xp.exp(x - xp.max(x, axis=-1, keepdims=True))
         p = e / xp.sum(e, axis=-1, keepdims=True)
         a = xp.permute_dims(xp.concat([p, p + 1], axis=0), (1, 0))
-        return xp.matmul(p, xp.matrix_transpose(p)), xp.sum(a, axis=-1), xp.var(x, axis=0, correction=1), xp.astype(x, xp.float32), xp.vecdot(x, p)
+        return (
+            xp.matmul(p, xp.matrix_transpose(p)),
+            xp.sum(a, axis=-1),
+            xp.var(x, axis=0, correction=1),
+            xp.astype(x, xp.float32),
+            xp.vecdot(x, p),
+        )
 
     def g(x):
         e = np.exp(x - np.max(x, -1, keepdims=True))

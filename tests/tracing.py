@@ -16,7 +16,10 @@ def values(traced: Traced, arrays: list[Any]) -> Any:
     check(traced.program)
     extents = bind_extents(traced.program, arrays)
     outs = reference.evaluate(traced.program, view_arrays(traced.program, arrays), extents)
-    shaped = [np.asarray(r).reshape([int(np.prod([extents[a] for a in d])) for d in o.dims]) for r, o in zip(outs, traced.program.outputs, strict=True)]
+    shaped = [
+        np.asarray(r).reshape([int(np.prod([extents[a] for a in d])) for d in o.dims])
+        for r, o in zip(outs, traced.program.outputs, strict=True)
+    ]
     return traced.rebuild(shaped)
 
 
@@ -43,7 +46,9 @@ def same(f: Any, *args: Any, rtol: float = 1e-9, dtypes: bool = True, **kwargs: 
         b = np.asarray(b)
         assert a.shape == b.shape, f"{f}: shape {a.shape}, NumPy {b.shape}"
         narrow = b.dtype in (np.float32, np.float16)
-        np.testing.assert_allclose(np.asarray(a, np.float64), b.astype(np.float64), rtol=max(rtol, 2e-3 if narrow else 0), atol=1e-3 if narrow else 1e-9)
+        np.testing.assert_allclose(
+            np.asarray(a, np.float64), b.astype(np.float64), rtol=max(rtol, 2e-3 if narrow else 0), atol=1e-3 if narrow else 1e-9
+        )
         if dtypes and not traced.joined:
             assert outputs[i].dtype == b.dtype, f"{f}: dtype {outputs[i].dtype}, NumPy {b.dtype}"
     return traced
