@@ -124,6 +124,11 @@ class Array:
     def __repr__(self) -> str:
         return f"Array(shape={show_shape(self._node.shape)}, dtype={self._node.dtype})"
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # a protocol that somebody probes for
+            raise AttributeError(name)
+        raise AttributeError(f"a traced array has no attribute {name!r}; use NumPy's functions, as in np.sum(x)" + here())
+
     def __len__(self) -> int:
         if not self._node.shape:
             raise TypeError("len() of a traced array without dimensions")
