@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from redfuser_eq.rules import algebra, bounds, cancelling, distribute, inverse, monotone, prefix, rounding, stabilise, where
+from redfuser_eq.rules import algebra, bounds, cancelling, distribute, inverse, monotone, prefix, rounding, stabilise, where, zero_sum
 from redfuser_eq.rules.rule import Rule, derive, law
 
 __all__ = ["NAMED", "Rule", "RuleSet", "default", "derive", "fast", "law", "resolve", "strict"]
@@ -66,8 +66,8 @@ _EXACT = (*algebra.RULES, *distribute.RULES, *prefix.RULES, *bounds.RULES, *mono
 strict = RuleSet("strict", _EXACT)
 #: strict, and laws that make a result safer or more accurate than the written-out formula.
 default = RuleSet("default", (*_EXACT, *inverse.RULES, *stabilise.RULES, *rounding.RULES))
-#: default, and laws that may lose accuracy: expanded squares, running quantisation scales.
-fast = RuleSet("fast", (*default.rules, *cancelling.RULES, *rounding.FAST))
+#: default, and laws that may lose accuracy: vanishing middle terms, expanded squares, running quantisation scales.
+fast = RuleSet("fast", (*default.rules, *zero_sum.RULES, *cancelling.RULES, *rounding.FAST))
 
 NAMED: dict[str, RuleSet] = {"strict": strict, "default": default, "fast": fast}
 

@@ -10,7 +10,6 @@ is the one-term case; sums of terms give Chan's and the pairwise moment updates.
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
 
 from redfuser_eq.rules.rule import derive, law
 
@@ -21,8 +20,6 @@ _linear = "a sum is linear in its body; coefficients do not vary along k"
 _exact = "by the meaning of Shift"
 _hom = "an elementwise operation commutes with reading at an earlier prefix"
 
-_zero = "deviations from the (weighted) mean of a prefix sum to zero, and so did those of the previous prefix"
-_HEADS = (("now", "(sum k {})"), ("before", '(Prev "sum" k {})'))
 _FORMS = {
     "sum": (("mul", "factor", "one", ""),),
     "max": (("add", "addend", "zero", ""), ("mul", "factor", "one", " (nonneg h)")),
@@ -104,38 +101,6 @@ RULES = (
     _tidy("old-binary", "(Old k (B f a b))", "(B f (Old k a) (Old k b))", why=_hom),
     _tidy("old-where", "(Old k (W p a b))", "(W (Old k p) (Old k a) (Old k b))", why=_hom),
     _tidy("old-inner", "(Old k (R f e b))", "(R f e (Old k b))", when="(!= e k) (dynamic k b)", why="another axis"),
-    # zero sums: the middle terms of Chan's and of weighted updates
-    *(
-        derive(
-            f"mean-{n}",
-            f"(= m (mul {mean})) (= t (sum k w)) (= s (sum k {weighted}))",
-            "(mean_of k m w x)",
-            theme="prefix",
-            why="m is the weighted mean of x on every prefix",
-        )
-        for n, (mean, weighted) in enumerate(product(("(recip t) s", "s (recip t)"), ("(mul w x)", "(mul x w)")))
-    ),
-    *(
-        derive(
-            f"plain-mean-{n}",
-            f"(= m (mul {mean})) (= t (count k)) (= s (sum k x))",
-            "(mean_of k m one x)",
-            theme="prefix",
-            why="m is the mean of x on every prefix",
-        )
-        for n, mean in enumerate(("(recip t) s", "s (recip t)"))
-    ),
-    *(
-        _tidy(f"zero-sum-{n}-{kind}", head.format(body), "zero", when=when, subsume=kind == "now", why=_zero)
-        for kind, head in _HEADS
-        for n, (body, when) in enumerate(
-            (
-                ("(sub x m)", "(mean_of k m one x)"),
-                ("(mul w (sub x m))", "(mean_of k m w x)"),
-                ("(mul (sub x m) w)", "(mean_of k m w x)"),
-            )
-        )
-    ),
     *(
         _law(
             f"prev-{f}-hoist-{n}",
