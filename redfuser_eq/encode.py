@@ -19,9 +19,7 @@ from .expr import Acc, Cast, Const, Expr, Index, Load, Map, Prev, Program, Reduc
 from .ops import OPS
 from .terms import axis_bit
 
-JUMPS = frozenset(
-    ("sign", "floor", "ceil", "round", "floor_divide", "remainder", "isfinite", "isnan", "lt", "le", "gt", "ge", "eq", "ne")
-)
+JUMPS = frozenset(("sign", "floor", "ceil", "round", "floor_divide", "remainder", "isfinite", "isnan", "lt", "le", "gt", "ge", "eq", "ne"))
 
 
 def is_float(dtype: np.dtype) -> bool:  # type: ignore[type-arg]

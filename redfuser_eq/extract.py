@@ -21,7 +21,7 @@ from .cost import TILE, Sizes, cost
 from .device import device
 from .encode import Encoded, is_float, real_dtype
 from .errors import IRError
-from .expr import Acc, Cast, Const, Expr, Index, Map, Prev, Program, Reduce, transform
+from .expr import Acc, Cast, Const, Expr, Map, Prev, Program, Reduce, transform
 from .ops import MONOIDS, OPS
 from .passes import Item, build, fresh_name
 from .saturate import Rows
@@ -139,7 +139,7 @@ class Extractor:
         if not self.rows.over.get(body, 0) & bit or not dict(best[body].levels).get(bit, 0):
             return True
         rebased = self.rebases.get(key)
-        return self.stream and rebased in best and dict(best[rebased].levels).get(bit, 0) <= 1
+        return self.stream and rebased is not None and rebased in best and dict(best[rebased].levels).get(bit, 0) <= 1
 
     def _relax(self) -> dict[int, Best]:
         best: dict[int, Best] = {}
@@ -405,7 +405,7 @@ class _Decoder:
                 self.items[name] = Item(item.axis, replace(item.acc, rebase=rebase))
 
     def rebase(self, key: Key) -> Expr | None:
-        op, bit, body = key
+        _, bit, body = key
         c = self.x.rebases.get(key)
         if not self.x.stream or c not in self.x.best or not self.x.rows.over.get(body, 0) & bit or not self.x._streams(key, self.x.best):
             return None
@@ -435,5 +435,3 @@ def _dtype(name: str) -> Any:
     import ml_dtypes
 
     return getattr(ml_dtypes, name, name)
-
-

@@ -24,9 +24,7 @@ class Item:
     acc: Accumulator
 
 
-def build(
-    sources: tuple[Source, ...], extents: Mapping[str, int | None], items: Mapping[str, Item], outputs: Iterable[Output]
-) -> Cascade:
+def build(sources: tuple[Source, ...], extents: Mapping[str, int | None], items: Mapping[str, Item], outputs: Iterable[Output]) -> Cascade:
     """The Cascade of a set of accumulators (name -> Item) and outputs over them; what no output needs is dropped."""
     outputs = tuple(outputs)
     items = dict(items)

@@ -20,7 +20,11 @@ RULES = (
     _fact("max-grew", '(= c (sub (max k a) (Prev "max" k a))) (static k a)', "(set (lo c) 0.0)"),
     _fact("min-falls", '(= c (sub (Prev "min" k a) (min k a))) (static k a)', "(set (lo c) 0.0)"),
     _fact("add-hi", "(= c (add a b)) (= u (hi a)) (= v (hi b)) (< u inf) (< v inf)", "(set (hi c) (+ u v))"),
-    _fact("add-lo", "(= c (add a b)) (= u (lo a)) (= v (lo b)) (> u (* -1.0 inf)) (> v (* -1.0 inf)) (< u inf) (< v inf)", "(set (lo c) (+ u v))"),
+    _fact(
+        "add-lo",
+        "(= c (add a b)) (= u (lo a)) (= v (lo b)) (> u (* -1.0 inf)) (> v (* -1.0 inf)) (< u inf) (< v inf)",
+        "(set (lo c) (+ u v))",
+    ),
     _fact("neg-hi", "(= c (neg a)) (= u (lo a))", "(set (hi c) (* -1.0 u))"),
     _fact("neg-lo", "(= c (neg a)) (= u (hi a))", "(set (lo c) (* -1.0 u))"),
     _fact("mul-nonneg", "(= c (mul a b)) (nonneg a) (nonneg b)", "(set (lo c) 0.0)"),

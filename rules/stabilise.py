@@ -25,8 +25,12 @@ RULES = (
         theme="stabilise",
         why="c = exp(a) * 1",
     ),
-    derive("expo-mul", "(want_factor k c) (= c (mul a b)) (expo f k a x r)", "(expo f k c x (mul r b))", theme="stabilise", why="a product"),
-    derive("expo-lum", "(want_factor k c) (= c (mul b a)) (expo f k a x r)", "(expo f k c x (mul b r))", theme="stabilise", why="a product"),
+    derive(
+        "expo-mul", "(want_factor k c) (= c (mul a b)) (expo f k a x r)", "(expo f k c x (mul r b))", theme="stabilise", why="a product"
+    ),
+    derive(
+        "expo-lum", "(want_factor k c) (= c (mul b a)) (expo f k a x r)", "(expo f k c x (mul b r))", theme="stabilise", why="a product"
+    ),
     derive(
         "stabilise",
         "(= c (sum k b)) (expo f k b x r) (= u (hi x)) (> u 80.0)",

@@ -35,5 +35,7 @@ RULES = (
     ),
     _law("select-term", "(LSel p (Term c b))", "(Term c (where p b zero))", phase="tidy", when="(pure c)", why="0 = c * 0 for a finite c"),
     _law("select-add", "(LSel p (LAdd q r))", "(LAdd (LSel p q) (LSel p r))", phase="tidy", why="selection is linear"),
-    _law("where-exp", "(where p (U f a) zero)", "(U f (where p a -inf))", phase="tidy", when="(exponential f)", why="exp(-inf) = 0, exactly"),
+    _law(
+        "where-exp", "(where p (U f a) zero)", "(U f (where p a -inf))", phase="tidy", when="(exponential f)", why="exp(-inf) = 0, exactly"
+    ),
 )

@@ -49,9 +49,7 @@ class Value:
 
 
 def _join(array: np.ndarray, *vs: Value) -> Value:
-    return Value(
-        array, any(v.dep for v in vs), any(v.dep_d for v in vs), any(v.dynamic for v in vs), all(v.pure for v in vs)
-    )
+    return Value(array, any(v.dep for v in vs), any(v.dep_d for v in vs), any(v.dynamic for v in vs), all(v.pure for v in vs))
 
 
 def _constant(x: float) -> Value:
@@ -172,7 +170,9 @@ class Model:
         return self.env[name]
 
     def _literal(self, name: str) -> bool:
-        return any(text in str(self.facts) for text in (f"['Num', '{name}']", f"['at_least', 'f', '{name}']", f"['at_most', 'f', '{name}']"))
+        return any(
+            text in str(self.facts) for text in (f"['Num', '{name}']", f"['at_least', 'f', '{name}']", f"['at_most', 'f', '{name}']")
+        )
 
     def draw(self, needs: set[str]) -> Value:
         """A random value with the wanted properties."""
@@ -190,7 +190,13 @@ class Model:
         array = np.broadcast_to(leaf, (K + 1, K, D)).copy()
         if dynamic:
             moving = rng.uniform(0.3, 1.5, (K + 1, 1, D if dep_d else 1))
-            array = np.broadcast_to(moving, (K + 1, K, D)).copy() if pure else array * moving if needs & {"nonneg", "positive"} else array + moving
+            array = (
+                np.broadcast_to(moving, (K + 1, K, D)).copy()
+                if pure
+                else array * moving
+                if needs & {"nonneg", "positive"}
+                else array + moving
+            )
         if "below" in needs:
             array = -np.abs(array)
         if "pow2" in needs:

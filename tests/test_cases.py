@@ -141,19 +141,39 @@ CASES = [
     Case(3, "logsumexp of inf and 0", rf.logsumexp, (a([INF, 0.0]),), a(INF)),
     Case(4, "log-softmax narrower than a vector", rf.log_softmax, (a([0.5, -INF, 1.0, -INF, 2.0]),), lambda x: _log_softmax(x)),
     Case(5, "first key tile masked", masked_query, (np.concatenate([np.full((1, 600), -INF), a([0, 1])], 1).astype(F32), random(602, 2))),
-    Case(6, "a False row in a boolean mask", lambda s, m: softmax(np.where(m, s, -np.inf)), (random(3, 6), a([1] * 6, [0] * 6, [1, 0] * 3, dtype=bool))),
+    Case(
+        6,
+        "a False row in a boolean mask",
+        lambda s, m: softmax(np.where(m, s, -np.inf)),
+        (random(3, 6), a([1] * 6, [0] * 6, [1, 0] * 3, dtype=bool)),
+    ),
     Case(7, "-inf bias on a key whose value is NaN", masked_query, (a([0, -INF, 1]), a([1, 2], [NAN, 1], [0, 1]))),
-    Case(7, "where on a key whose value is NaN", lambda m, s, v: softmax(np.where(m, s, -np.inf)) @ v, (a([1, 0, 1], dtype=bool), a([0, 5, 1]), a([1, 2], [NAN, 1], [0, 1]))),
+    Case(
+        7,
+        "where on a key whose value is NaN",
+        lambda m, s, v: softmax(np.where(m, s, -np.inf)) @ v,
+        (a([1, 0, 1], dtype=bool), a([0, 5, 1]), a([1, 2], [NAN, 1], [0, 1])),
+    ),
     Case(8, "NaN past the tail", attention, (Q, BAD_TAIL[:7], BAD_TAIL[:7])),
     *(Case(9, f"all logits near {x:g}", softmax, (a([x, x + 64, x + 128]) if x > -1e5 else a([x, x, x]),)) for x in (-5e4, -1e6, -1e30)),
     Case(10, "a window of 32", window, (random(200, 8, seed=5), random(200, 8, seed=6), random(200, 4, seed=7)), window_numpy),
     Case(11, "softmax of x/3 at 7e9", lambda x: softmax(x / 3), (a([7e9, 1e9, -3e9]),), a([1, 0, 0])),
-    Case(12, "softmax over axis -2 of a square", lambda q, k, v: softmax(q @ k.T, axis=-2) @ v, (random(8, 8), random(8, 8, seed=1), random(8, 8, seed=2))),
-    Case(12, "softmax over axis 0 of a square", lambda q, k, v: softmax(q @ k.T, axis=0) @ v, (random(8, 8), random(8, 8, seed=1), random(8, 8, seed=2))),
+    Case(
+        12,
+        "softmax over axis -2 of a square",
+        lambda q, k, v: softmax(q @ k.T, axis=-2) @ v,
+        (random(8, 8), random(8, 8, seed=1), random(8, 8, seed=2)),
+    ),
+    Case(
+        12,
+        "softmax over axis 0 of a square",
+        lambda q, k, v: softmax(q @ k.T, axis=0) @ v,
+        (random(8, 8), random(8, 8, seed=1), random(8, 8, seed=2)),
+    ),
     Case(13, "permuted operands of equal sizes", lambda x, y: softmax(x @ y), (PERMUTED, random(6, 6, 6, 6, seed=9))),
     Case(14, "softmax over axis 0 of (3,1,1)", lambda x: softmax(x, axis=0), (random(3, 1, 1),)),
     Case(14, "softmax over the middle axis", lambda x: softmax(x, axis=1), (random(16, 64, 76),)),
-    Case(15, "softmax of an empty array", softmax, (np.zeros((4, 0, 0), F32)[:, :, :0].reshape(4, 0, 0),), np.zeros((4, 0, 0), F32)),
+    Case(15, "softmax of an empty array", rf.softmax, (np.zeros((4, 0, 0), F32),), np.zeros((4, 0, 0), F32)),
     Case(16, "sum over an empty axis", lambda x: np.sum(x, axis=-1), (np.zeros((3, 0), F32),), np.zeros(3, F32)),
     Case(16, "logsumexp over an empty axis", rf.logsumexp, (np.zeros((3, 0), F32),), np.full(3, -INF, F32)),
     Case(16, "mean over an empty axis", lambda x: np.mean(x, axis=-1), (np.zeros((3, 0), F32),), np.full(3, NAN, F32)),
@@ -167,7 +187,13 @@ CASES = [
     Case(21, "entropy by xlogy", rf.entropy, (a([0, 0, -INF]),), a(np.log(2))),
     Case(22, "an all-zero row quantised", quantise, (a([0, 0, 0, 0]), random(4, 2)), np.full((1, 2), NAN)),
     Case(22, "the same with a clamp", quantise_clamped, (a([0, 0, 0, 0]), random(4, 2)), np.zeros((1, 2))),
-    Case(23, "500, inf and NaN to float8", lambda x: np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn).astype(F32), (a([500, INF, NAN, -INF]),), a([448, 448, NAN, -448])),
+    Case(
+        23,
+        "500, inf and NaN to float8",
+        lambda x: np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn).astype(F32),
+        (a([500, INF, NAN, -INF]),),
+        a([448, 448, NAN, -448]),
+    ),
     Case(24, "max with a NaN", lambda x: np.max(x, axis=-1), (a([1, NAN, 2], [3, 1, 2]),)),
     Case(24, "argmax of NaN and inf", lambda x: np.argmax(x, axis=-1), (a([NAN, INF], [INF, NAN], [0, INF]),), np.array([0, 1, 1])),
     Case(25, "top-k ties", top3, (TIES,), lambda x: numpy_top(x, 3)),
@@ -175,13 +201,29 @@ CASES = [
     Case(27, "top-1", lambda x: rf.top_k(x, 1), (random(4, 9),), lambda x: numpy_top(x, 1)),
     Case(28, "RMSNorm of a transposed array", rms, (random(9, 5).T, random(9, 3))),
     Case(28, "RMSNorm of an expanded array", rms, (np.broadcast_to(random(1, 9), (5, 9)), random(9, 3))),
-    Case(29, "a mask whose last size is 1", lambda q, k, v, m: attention(q, k, v, mask=m), (Q, KV, KV, a([1], [1], [0], [1], [1], dtype=bool))),
-    Case(29, "a mask broadcast over heads", lambda q, k, v, m: attention(q, k, v, mask=m), (random(3, 9, 8), random(3, 9, 8, seed=1), random(3, 9, 8, seed=2), CAUSAL[None])),
+    Case(
+        29,
+        "a mask whose last size is 1",
+        lambda q, k, v, m: attention(q, k, v, mask=m),
+        (Q, KV, KV, a([1], [1], [0], [1], [1], dtype=bool)),
+    ),
+    Case(
+        29,
+        "a mask broadcast over heads",
+        lambda q, k, v, m: attention(q, k, v, mask=m),
+        (random(3, 9, 8), random(3, 9, 8, seed=1), random(3, 9, 8, seed=2), CAUSAL[None]),
+    ),
     Case(30, "4 query heads on 2 key heads", grouped, (random(4, 5, 8), random(2, 7, 8), random(2, 7, 8, seed=1))),
     *(Case(31, f"decode with {n} keys", attention, (random(1, 8), random(n, 8), random(n, 8, seed=1))) for n in (1, 37, 129)),
-    Case(32, "float64 causal attention", lambda q, k, v, m: attention(q, k, v, mask=m), tuple(random(9, 8, seed=s, dtype=np.float64) for s in range(3)) + (CAUSAL,), rtol=1e-13),
+    Case(
+        32,
+        "float64 causal attention",
+        lambda q, k, v, m: attention(q, k, v, mask=m),
+        (*(random(9, 8, seed=s, dtype=np.float64) for s in range(3)), CAUSAL),
+        rtol=1e-13,
+    ),
     Case(34, "self-attention with one array", lambda x: softmax(x @ x.T) @ x, (random(8, 8),)),
-]  # fmt: skip
+]
 
 
 def _log_softmax(x: Any) -> Any:
@@ -218,7 +260,9 @@ def test_maximum_of_nothing_is_an_error(reduce: Any, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("f", [softmax, rf.logsumexp, entropy, lambda x: np.var(x, axis=-1)], ids=["softmax", "logsumexp", "entropy", "variance"])
+@pytest.mark.parametrize(
+    "f", [softmax, rf.logsumexp, entropy, lambda x: np.var(x, axis=-1)], ids=["softmax", "logsumexp", "entropy", "variance"]
+)
 @pytest.mark.parametrize("length", [3, 100, 5000])
 def test_a_row_alone_and_in_a_batch(f: Any, target: str, length: int) -> None:
     """Case 33: bit-equal, whatever rows stand around it."""

@@ -54,9 +54,9 @@ def check_action(model: Model, action: Sexp) -> None:
         # a Shift is about the previous elements, so the newest one is left out
         for t in range(2, K + 1):
             n = t - 1 if linear else t
-            l, r = left.array[t, :n], right.array[t, :n]
-            ok = np.isfinite(l) & np.isfinite(r)
-            np.testing.assert_allclose(l[ok], r[ok], rtol=1e-7, atol=1e-9)
+            now, then = left.array[t, :n], right.array[t, :n]
+            ok = np.isfinite(now) & np.isfinite(then)
+            np.testing.assert_allclose(now[ok], then[ok], rtol=1e-7, atol=1e-9)
         if not (np.isfinite(left.array[K]) & np.isfinite(right.array[K])).any():
             raise Undrawn
     elif head == "set":
