@@ -1,0 +1,85 @@
+//@ smem : the 32-bit address of shared memory.
+DEV u32 smem(const void *p) { return (u32)__cvta_generic_to_shared(p); }
+
+//@ cp_async16 : starts a copy of `bytes` (0 to 16) bytes to 16 bytes of shared memory; the rest becomes zero.
+DEV void cp_async16(u32 to, const void *from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+//@ cp_async_commit : closes a group of copies.
+DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+//@ cp_async_wait : waits until at most N groups are in flight; a barrier must follow before other threads read.
+template <int N> DEV void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+
+//@ cell : 16 bytes of a shared tile: panels of 128-byte rows, chunks swizzled by the row, so that no access conflicts.
+DEV u32 cell(u32 tile, int rows, int row, int chunk) { return tile + (chunk / 8 * rows + row) * 128 + ((chunk ^ row) & 7) * 16; }
+
+//@ stage_async : a tile of ROWS rows of CHUNKS * 16 bytes into cells; rows and bytes past the end become zero. 16-byte aligned rows.
+template <int THREADS, int ROWS, int CHUNKS>
+DEV void stage_async(u32 tile, const void *from, i64 row_bytes, int rows, int bytes) {
+  UNROLL for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
+    const int r = i / CHUNKS, c = i % CHUNKS, n = r < rows ? imin(imax(bytes - c * 16, 0), 16) : 0;
+    cp_async16(cell(tile, ROWS, r, c), (const char *)from + (n ? r * row_bytes + c * 16 : 0), n);
+  }
+}
+
+//@ stage_plain : the same by plain loads of 16-bit elements, for any alignment and strides (in elements).
+template <int THREADS, int ROWS, int CHUNKS>
+DEV void stage_plain(u32 tile, const u16 *from, i64 row_stride, i64 col_stride, int rows, int cols) {
+  for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
+    const int r = i / CHUNKS, c = i % CHUNKS * 8;
+    u32 w[4];
+    UNROLL for (int e = 0; e < 4; e++) {
+      const u32 low = r < rows && c + 2 * e < cols ? from[r * row_stride + (c + 2 * e) * col_stride] : 0;
+      const u32 high = r < rows && c + 2 * e + 1 < cols ? from[r * row_stride + (c + 2 * e + 1) * col_stride] : 0;
+      w[e] = low | high << 16;
+    }
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(cell(tile, ROWS, r, c / 8)), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+  }
+}
+
+//@ ldmatrix : four 8 x 8 matrices of 16-bit elements; lanes 0-7, 8-15, 16-23, 24-31 give their row addresses.
+DEV void ldmatrix(u32 (&r)[4], u32 p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");
+}
+
+//@ ldmatrix_t : the same, each matrix transposed.
+DEV void ldmatrix_t(u32 (&r)[4], u32 p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");
+}
+
+//@ stmatrix (90) : stores four 8 x 8 matrices of 16-bit elements.
+DEV void stmatrix(u32 p, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(p), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+
+//@ mma_bf16 : d[16, 8] += a[16, 16] b[16, 8], bfloat16 operands, float32 sums, fragments as the PTX manual has them.
+DEV void mma_bf16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { MMA("m16n8k16", "bf16") }
+
+//@ mma_f16 : d[16, 8] += a[16, 16] b[16, 8], float16 operands.
+DEV void mma_f16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { MMA("m16n8k16", "f16") }
+
+//@ mma_tf32 : d[16, 8] += a[16, 8] b[8, 8], operands as tf32 (float bits, see to_tf32).
+DEV void mma_tf32(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { MMA("m16n8k8", "tf32") }
+
+//@ mma_e4m3 (89) : d[16, 8] += a[16, 32] b[32, 8], e4m3 operands.
+DEV void mma_e4m3(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { MMA("m16n8k32", "e4m3") }
+
+//@ to_tf32 : float rounded to tf32, half away from zero.
+DEV u32 to_tf32(float x) {
+  u32 r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
+  return r;
+}
+
+//@ MMA : the instruction behind the mma functions.
+#define MMA(shape, type)                                                                                         \
+  asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 "                                   \
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                 \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
