@@ -32,6 +32,9 @@ RF_EXPORT void rf_pool_parallel(rf_body body, void *ctx, int64_t items, int thre
 }
 #define LOCK() ((void)0)
 #define UNLOCK() ((void)0)
+#include <malloc.h>
+static void *aligned_block(size_t bytes) { return _aligned_malloc(bytes, 64); }
+static void free_block(void *p) { _aligned_free(p); }
 
 #else
 
@@ -187,6 +190,11 @@ RF_EXPORT void rf_pool_parallel(rf_body body, void *ctx, int64_t items, int thre
 static pthread_mutex_t blocks_lock = PTHREAD_MUTEX_INITIALIZER;
 #define LOCK() pthread_mutex_lock(&blocks_lock)
 #define UNLOCK() pthread_mutex_unlock(&blocks_lock)
+static void *aligned_block(size_t bytes) {
+  void *p;
+  return posix_memalign(&p, 64, bytes) ? NULL : p;
+}
+static void free_block(void *p) { free(p); }
 
 static void after_fork(void) { /* in the child: only the forking thread is left; locks may be held by threads that are gone */
   started = 0;
@@ -210,7 +218,6 @@ static void after_fork(void) { /* in the child: only the forking thread is left;
 #define CLASSES 192
 typedef struct block {
   struct block *next;
-  void *base;
   size_t size;
   int class;
 } block;
@@ -249,13 +256,12 @@ RF_EXPORT void *rf_pool_alloc(size_t bytes) {
   UNLOCK();
   if (b) return (char *)b + 64;
   if (!RF_KEEP) size = bytes;
-  char *base = (char *)malloc(size + 128);
-  if (!base) return NULL;
-  b = (block *)(((uintptr_t)base + 63) & ~(uintptr_t)63);
-  b->base = base, b->size = size, b->class = class;
+  b = (block *)aligned_block(size + 64);
+  if (!b) return NULL;
+  b->size = size, b->class = class;
 #if defined(__linux__) && defined(MADV_HUGEPAGE)
   if (size >= (size_t)8 << 20) {
-    uintptr_t lo = ((uintptr_t)base + 4095) & ~(uintptr_t)4095, hi = ((uintptr_t)base + size) & ~(uintptr_t)4095;
+    uintptr_t lo = ((uintptr_t)b + 4095) & ~(uintptr_t)4095, hi = ((uintptr_t)b + size) & ~(uintptr_t)4095;
     madvise((void *)lo, hi - lo, MADV_HUGEPAGE); /* advice only */
   }
 #endif
@@ -275,7 +281,7 @@ RF_EXPORT void rf_pool_free(void *p) {
     }
     UNLOCK();
   }
-  if (!keep) free(b->base);
+  if (!keep) free_block(b);
 }
 RF_EXPORT size_t rf_pool_trim(void) { /* gives the waiting blocks back; their bytes */
   LOCK();
@@ -294,7 +300,7 @@ RF_EXPORT size_t rf_pool_trim(void) { /* gives the waiting blocks back; their by
   while (all) {
     block *b = all;
     all = b->next;
-    free(b->base);
+    free_block(b);
   }
   return bytes;
 }

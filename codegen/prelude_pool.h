@@ -17,19 +17,17 @@ static void rf_serial(void (*body)(void *, int64_t, int), void *ctx, int64_t ite
   (void)shared_counter;
   for (int64_t item = 0; item < items; item++) body(ctx, item, 0);
 }
-/* malloc with the block's own address kept just below an address that is a multiple of 64 */
+#if defined(_WIN32)
+#include <malloc.h>
+static void *rf_plain_alloc(size_t bytes) { return _aligned_malloc(bytes, 64); }
+static void rf_plain_free(void *block) { _aligned_free(block); }
+#else
 static void *rf_plain_alloc(size_t bytes) {
-  char *block = (char *)malloc(bytes + 128);
-  if (!block) return NULL;
-  char *aligned = (char *)(((uintptr_t)block + 127) & ~(uintptr_t)63);
-  memcpy(aligned - sizeof block, &block, sizeof block);
-  return aligned;
+  void *block;
+  return posix_memalign(&block, 64, bytes) ? NULL : block;
 }
-static void rf_plain_free(void *aligned) {
-  char *block = NULL;
-  if (aligned) memcpy(&block, (char *)aligned - sizeof block, sizeof block);
-  free(block);
-}
+static void rf_plain_free(void *block) { free(block); }
+#endif
 static rf_pool rf_bound = {rf_serial, rf_plain_alloc, rf_plain_free};
 RF_EXPORT void rf_bind(const rf_pool *pool) { rf_bound = *pool; }
 

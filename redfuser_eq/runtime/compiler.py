@@ -170,8 +170,11 @@ def _prelude_digest() -> str:
 
 
 def _compile(command: list[str], folder: Path, library: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}  # a sanitizer's runtime is for this process alone
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=300, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, errors="replace", timeout=300, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BackendError(f"the C compiler did not run: {shlex.join(command)}: {error}; {_REMEDY}") from error
     if done.returncode or not (folder / library).is_file():
