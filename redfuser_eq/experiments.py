@@ -18,6 +18,8 @@ from .trace import trace
 if TYPE_CHECKING:
     from .demo.workload import Workload
 
+_NAME, _WRITTEN, _CELL = 20, 9, 9  # widths of the columns
+
 
 @dataclass(frozen=True)
 class Result:
@@ -88,26 +90,35 @@ def _result(name: str, rules: RuleSet, r: Report, axis: str | None) -> Result:
     return Result(name, rules.name, before, after, r.rows, seconds, r.saturated, after < before, r.reason)
 
 
-def table(results: Sequence[Result]) -> Any:
-    """Workloads down, rule sets across, as a `rich` table: passes, then rows and milliseconds; `!` where the
-    rules did not saturate."""
+def tables(results: Sequence[Result], width: int) -> list[Any]:
+    """Workloads down, rule sets across, as `rich` tables that fit a width: in each cell passes over the streamed
+    axis, rows, and time; `!` where the rules did not saturate."""
+    from rich import box
     from rich.table import Table
 
     columns = list(dict.fromkeys(_column(r) for r in results))
-    out = Table(title="Passes over the streamed axis (rows, ms)", title_justify="left")
-    out.add_column("workload", overflow="fold")
-    for c in columns:
-        out.add_column(c, justify="right", overflow="fold")
-    for name in dict.fromkeys(r.workload for r in results):
-        cells = {_column(r): r for r in results if r.workload == name}
-        out.add_row(name, *(_cell(cells[c]) if c in cells else "" for c in columns))
+    room = max(1, (width - _NAME - _WRITTEN - 2) // _CELL)
+    out = []
+    for first in range(0, len(columns), room):
+        shown = columns[first : first + room]
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_lines=True)
+        table.add_column("workload", width=_NAME)
+        table.add_column("written", justify="right", width=_WRITTEN)
+        for c in shown:
+            table.add_column(c, justify="right", width=_CELL, overflow="fold")
+        for name in dict.fromkeys(r.workload for r in results):
+            cells = {_column(r): r for r in results if r.workload == name}
+            before = next(iter(cells.values())).passes_before
+            table.add_row(name, str(before), *(_cell(cells[c]) if c in cells else "" for c in shown))
+        out.append(table)
     return out
 
 
 def _column(r: Result) -> str:
     full, found, theme = r.rule_set.partition("-")
-    return f"- {theme}" if found and full in NAMED else "all" if full in NAMED else r.rule_set
+    return theme if found and full in NAMED else "all" if full in NAMED else r.rule_set
 
 
 def _cell(r: Result) -> str:
-    return f"{r.passes_before} -> {r.passes_after}\n{r.rows} {1000 * r.seconds:.0f}{'' if r.saturated else ' !'}"
+    time = f"{1000 * r.seconds:.0f}ms" if r.seconds < 1 else f"{r.seconds:.1f}s"
+    return f"{r.passes_after}{'' if r.saturated else ' !'}\n{r.rows}\n{time}"

@@ -135,14 +135,18 @@ def quantity(x: float, unit: str) -> str:
 # ---- sections
 def _heading(e: Explanation) -> Iterator[_Entry]:
     report = e.plan.report
-    axis = next((a for a, p in report.passes.items() if p == (report.passes_before, report.passes_after)), "")
+    before, after = report.passes_before, report.passes_after
+    axis = next((a for a, p in report.passes.items() if p == (before, after)), "")
     over = f" over {axis}" if axis else ""
+    inner = [a for a, (_, n) in report.passes.items() if not n]
+    place = f", {' and '.join(inner)} contracted in place" if inner else ""
     yield _Entry(e.name, style="bold")
     if report.fused:
-        yield _Entry(f"fused: {report.passes_before} -> {report.passes_after} passes{over}", style="green")
+        passes = f"{before} -> {_count(after, 'pass')}" if after < before else _count(after, "pass")
+        yield _Entry(f"fused: {passes}{over}{place}", style="green")
     else:
         how = "as written" if e.plan.cascade is e.plan.plain else "rewritten"
-        yield _Entry(f"not fused: {_count(report.passes_after, 'pass')}{over}, {how}", style="yellow")
+        yield _Entry(f"not fused: {_count(after, 'pass')}{over}, {how}", style="yellow")
 
 
 def _count(n: int, noun: str) -> str:

@@ -103,6 +103,8 @@ class Extractor:
         """Best nodes with every previous value available that may be; a second round prices those that
         would need an accumulator which no present value needs."""
         best = self._eliminate()
+        if any(self.rows.names[r] not in best for r in self.encoded.roots):
+            raise IRError("the rules leave no finite term for an output: one with `subsume` rewrites a term to one that contains it")
         held = self._held(best)
         self.extra = {k: best[c].work for k, c in self.reduces.items() if k not in held and c in best}
         return self._eliminate()

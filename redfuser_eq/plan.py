@@ -140,7 +140,7 @@ def _report(
         before, after = passes_of(program.outputs, axis), chosen.count(axis)
         if before or after:
             passes[axis] = (before, after)
-    main = max(passes.values(), key=lambda p: (p[0] - p[1], p[0]), default=(0, 0))
+    main = max(passes.values(), key=lambda p: (p[1] > 0, p[0] - p[1], p[0]), default=(0, 0))  # contracted in place: 0 passes
     was, now = cost(plain, device), cost(chosen, device)
     fields: dict[str, Any] = {
         "saturated": result.saturated,
@@ -155,4 +155,4 @@ def _report(
         "flops": (was.flops, now.flops),
         "rule_set": rules.name,
     }
-    return Report(main[0], main[1], len(chosen.accumulators()), fused=main[1] < main[0], **fields)
+    return Report(main[0], main[1], len(chosen.accumulators()), fused=any(after < before for before, after in passes.values()), **fields)

@@ -1,0 +1,1 @@
+"""Measurements, reported and not asserted: `python -m benchmarks cost` and others; see `--help`."""
