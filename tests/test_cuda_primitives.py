@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import emulator
 import ml_dtypes
 import numpy as np
 import pytest
-from emulator import SCHEDULES, Buffer, Module, Schedule
+from emulator import SCHEDULES, Buffer, Module, Schedule, report
 from emulator.device import tensor_map
 
 from redfuser_eq.codegen.primitives import paste, primitives
@@ -26,9 +27,18 @@ SPECIAL = [0, -0.0, 448, 464, 1e9, -1e9, np.inf, -np.inf, np.nan, 0.5, -6, 2**-9
 X = np.concatenate([RNG.standard_normal(500) * np.exp(RNG.uniform(-8, 8, 500)), SPECIAL]).astype(F32)
 
 
-def build(body: str, arch: str = "sm_80") -> emulator.Kernel:
-    """A kernel `k` whose primitives are pasted in."""
-    return Module(paste(body, int(re.sub(r"\D", "", arch))) + 'extern "C" __global__ void k' + body, arch).kernel("k")
+def build(body: str, arch: str = "sm_80", threads: int = 512) -> emulator.Kernel:
+    """A kernel `k` of at most so many threads whose primitives are pasted in."""
+    source = paste(body, int(re.sub(r"\D", "", arch))) + f'extern "C" __global__ void __launch_bounds__({threads}, 1) k' + body
+    _assemble(source, arch)
+    return Module(source, arch).kernel("k")
+
+
+@functools.cache
+def _assemble(source: str, arch: str) -> None:
+    """ptxas takes the source, without spilling or serialising its wgmma."""
+    made = report.compile_report(source, arch)["k"]
+    assert made.spills == 0 and made.warnings == ()
 
 
 SCALARS: dict[str, tuple[str, Callable[[Array], Array], float]] = {
@@ -257,7 +267,7 @@ def test_warp_specialised_product_on_hopper(form: str, schedule: Schedule) -> No
     registers = "_r" in form
     body = HOPPER.replace("LOAD_B", load).replace("DESCRIPTOR_B", descriptor).replace("COLS", str(cols)).replace("ELEMENT", form)
     body = body.replace("LOAD_A", FRAGMENT * registers).replace("OPERAND_A", "x" if registers else "descriptor(a + kk * 32, 16)")
-    build(body, "sm_90a").launch((1,), (160,), 2 * 24576 + 64 * 128 * 4, [*maps, 3], schedule, [da, db, dc])
+    build(body, "sm_90a", 256).launch((1,), (256,), 2 * 24576 + 64 * 128 * 4, [*maps, 3], schedule, [da, db, dc])
     right = b.astype(np.float64) if transposed else b.astype(np.float64).T
     np.testing.assert_allclose(dc.view(F32, (64, 128)), a.astype(np.float64) @ right, rtol=1e-4, atol=1e-4)
 
