@@ -19,7 +19,7 @@ The formula's own value always comes first, so a sum that merely happens to be z
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -190,12 +190,17 @@ class Frame:
     arrays: Mapping[str, Array]
     real: np.dtype[Any] | None = None
     dims: dict[str, int] = field(init=False)
+    wider: dict[np.dtype[Any], np.dtype[Any]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dims", {a: i for i, a in enumerate(self.order)})
 
     def dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
-        return wide(dtype, self.real)
+        """The dtype in which values of `dtype` are computed."""
+        found = self.wider.get(dtype)
+        if found is None:
+            found = self.wider[dtype] = wide(dtype, self.real)
+        return found
 
     def place(self, axes: Axes) -> tuple[Any, ...]:
         """An index that spreads dimensions in frame order over all dimensions."""
@@ -235,16 +240,21 @@ class Scope:
         self.running = {} if running is None else running
         self.previous = {} if previous is None else previous
         self.memo: dict[Expr, Array] = {}
+        self.shapes: dict[Axes, tuple[int, ...]] = {}
 
     def range(self, axis: str) -> Range:
-        return self.ranges.get(axis, slice(0, self.frame.extents[axis]))
+        found = self.ranges.get(axis)
+        return slice(0, self.frame.extents[axis]) if found is None else found
 
     def size(self, axis: str) -> int:
         r = self.range(axis)
         return r.stop - r.start if isinstance(r, slice) else len(r)
 
     def shape(self, axes: Axes) -> tuple[int, ...]:
-        return tuple(self.size(a) if a in axes else 1 for a in self.frame.order)
+        found = self.shapes.get(axes)
+        if found is None:
+            found = self.shapes[axes] = tuple([self.size(a) if a in axes else 1 for a in self.frame.order])
+        return found
 
     def within(self, axis: str, part: slice) -> Scope:
         """The scope of a body over part of an axis that a reduction binds."""
@@ -277,7 +287,8 @@ class Scope:
             return np.asarray(e.value, frame.dtype(e.dtype))
         if isinstance(e, Index):
             r = self.range(e.axis)
-            return (np.arange(r.start, r.stop) if isinstance(r, slice) else r)[frame.place(e.axes)]
+            positions: Array = np.arange(r.start, r.stop) if isinstance(r, slice) else r
+            return np.asarray(positions[frame.place(e.axes)])
         if isinstance(e, Acc):
             return self.accumulator(e)
         if isinstance(e, Prev):
@@ -292,7 +303,7 @@ class Scope:
         return self.whole[e.name][which][index]
 
     def load(self, e: Load) -> Array:
-        array = self.frame.arrays[e.source]
+        array: Array = self.frame.arrays[e.source]
         for dim, axis in enumerate(e.dims):
             r = self.range(axis)
             if not isinstance(r, slice):
@@ -301,7 +312,7 @@ class Scope:
                 array = array[(slice(None),) * dim + (r,)]
         dims = self.frame.dims
         turned = array.transpose(sorted(range(len(e.dims)), key=lambda d: dims[e.dims[d]]))
-        return turned[self.frame.place(e.axes)].astype(self.frame.dtype(e.dtype), copy=False)
+        return np.asarray(turned[self.frame.place(e.axes)].astype(self.frame.dtype(e.dtype), copy=False))
 
     def cast(self, e: Cast, value: Array) -> Array:
         """Rounds when the target is narrower than what the operand's dtype holds."""
@@ -381,7 +392,7 @@ def steps(p: Pass) -> list[Step]:
     sums = {n for n, a in own.items() if a.op not in ("max", "min")}
     params = p.params()
 
-    def ordered(names: set[str]) -> tuple[str, ...]:
+    def ordered(names: Set[str]) -> tuple[str, ...]:
         return tuple(sorted(names, key=lambda n: (len(own[n].axes), n)))
 
     made = []

@@ -5,11 +5,13 @@ operands and multiplied by BLAS. `plan_sum` decides this from the axes alone; a 
 by term; a body that some value fills anyway (`exp(x - m)`) is left to a plain fold.
 
 A row's result must not depend on the rows beside it, but a BLAS kernel may compute an element by different
-instructions in different places of the result: with OpenBLAS's single-precision kernel for AVX2, the same
-row gave two different sums within one product of 24 rows. Where rows fill exactly the 16 entries of the
-fastest dimension of a product, they fill whole vector registers and all go through the same instructions;
-this held for every size, layout and thread count measured, at 0.65 to 0.8 of the speed of one large
-product. So the row operand is cut into blocks of 16 rows, the last one padded with zeros (`multiply_rows`).
+instructions in different places of the result, and in other ways in results of other sizes: OpenBLAS's
+single-precision kernel for AVX2 gave two different sums for the same row within one product of 12 or 24
+rows, and its threads split differently with the size. Products of exactly 8 rows gave one sum in every
+place, for every size, layout, precision and thread count measured. So the row operand is taken in blocks
+of 8 rows, the last one padded with zeros, and each product is kept below the size from which OpenBLAS
+shares it among threads (threads that wait for each other in small products cost more than they bring;
+tiles are shared among threads instead). The price is about half of the speed of one large product.
 """
 
 from __future__ import annotations
@@ -17,13 +19,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from ..expr import Axes, Expr, Map
 from ..interpret import Array
 
-LANES = 16
+LANES = 8
+SINGLE = 1 << 18  # multiplications of a matrix product that stays on one thread
+INNER = 256  # terms of a sum that one product takes, at least
+VECTOR = 1 << 13  # the same for a vector times a matrix
 ROWS = 256  # how many rows there are, as far as a plan is concerned: it must not depend on the number
 
 
@@ -43,6 +49,14 @@ class Product:
     left: Factors
     right: Factors
 
+    @cached_property
+    def exprs(self) -> tuple[Expr, ...]:
+        return tuple(f.expr for f in self.left + self.right)
+
+    @cached_property
+    def axes(self) -> tuple[Axes, Axes]:
+        return axes_of(self.left), axes_of(self.right)
+
 
 @dataclass(frozen=True)
 class Term:
@@ -52,14 +66,21 @@ class Term:
     negative: bool = False
 
 
-def plan_sum(body: Expr, axis: str, rank: Mapping[str, int], extents: Mapping[str, int]) -> tuple[Term, ...] | None:
-    """How to sum `body` over `axis` without holding it; None if a plain fold is as good.
+@dataclass(frozen=True)
+class Roles:
+    """What a plan knows about axes. rows: the parallel axes, outermost first; columns: those of them that
+    are no rows, because the parameters they meet do not have them (`d` in attention); extents: sizes."""
 
-    rank: the axes of rows, outermost first, before all others.
-    """
-    if axis not in body.axes or _filled(body, body.axes):
+    rows: Mapping[str, int]
+    columns: Axes
+    extents: Mapping[str, int]
+
+
+def plan_sum(body: Expr, axis: str, roles: Roles) -> tuple[Term, ...] | None:
+    """How to sum `body` over `axis` without holding it; None if a plain fold is as good."""
+    if axis not in body.axes:
         return None
-    terms = tuple(_terms(body, axis, False, rank, extents))
+    terms = tuple(_terms(body, axis, False, roles))
     return None if any(t.body is body for t in terms) else terms
 
 
@@ -78,19 +99,25 @@ def _filled(e: Expr, axes: Axes) -> bool:
     return True
 
 
-def _terms(e: Expr, axis: str, negative: bool, rank: Mapping[str, int], extents: Mapping[str, int]) -> Iterable[Term]:
+def _terms(e: Expr, axis: str, negative: bool, roles: Roles) -> Iterable[Term]:
     if isinstance(e, Map) and e.op in ("add", "sub") and not _filled(e, e.axes):
-        yield from _terms(e.args[0], axis, negative, rank, extents)
-        yield from _terms(e.args[1], axis, negative != (e.op == "sub"), rank, extents)
+        yield from _terms(e.args[0], axis, negative, roles)
+        yield from _terms(e.args[1], axis, negative != (e.op == "sub"), roles)
         return
     if isinstance(e, Map) and e.op == "neg":
-        yield from _terms(e.args[0], axis, not negative, rank, extents)
+        yield from _terms(e.args[0], axis, not negative, roles)
         return
     factors, minus = _factors(e, False)
-    if any(f.expr.axes == e.axes for f in factors):
-        yield Term(e, negative)
+    full = tuple(f for f in factors if f.expr.axes == e.axes)
+    if not full:
+        yield Term(_sides(factors, axis, roles), negative != minus)
         return
-    yield Term(_sides(factors, axis, rank, extents), negative != minus)
+    rest = tuple(f for f in factors if f.expr.axes != e.axes)
+    own = e.axes - axes_of(rest)
+    if axis in own or not own or any(a in roles.rows and a not in roles.columns for a in own):
+        yield Term(e, negative)
+    else:  # a vector times a matrix
+        yield Term(Product(rest, full), negative != minus)
 
 
 def _factors(e: Expr, inverse: bool) -> tuple[list[Factor], bool]:
@@ -105,7 +132,7 @@ def _factors(e: Expr, inverse: bool) -> tuple[list[Factor], bool]:
     return [Factor(e, inverse)], False
 
 
-def _sides(factors: Sequence[Factor], axis: str, rank: Mapping[str, int], extents: Mapping[str, int]) -> Product:
+def _sides(factors: Sequence[Factor], axis: str, roles: Roles) -> Product:
     """Gather factors into two operands: first those with axes of their own, then the rest into whichever
     operand that holds their axes is smaller."""
     hosts: list[Axes] = []
@@ -113,15 +140,15 @@ def _sides(factors: Sequence[Factor], axis: str, rank: Mapping[str, int], extent
         if not any(f.expr.axes <= h for h in hosts):
             hosts.append(f.expr.axes)
     while len(hosts) > 2:
-        a, b = min(_pairs(hosts), key=lambda p: (math.prod(min(extents[x], ROWS) for x in p[0] | p[1]), sorted(p[0] | p[1])))
+        a, b = min(_pairs(hosts), key=lambda p: (math.prod(min(roles.extents[x], ROWS) for x in p[0] | p[1]), sorted(p[0] | p[1])))
         hosts = [h for h in hosts if h not in (a, b)] + [a | b]
-    first = min(hosts, key=lambda h: _lane_rank(h, [g for g in hosts if g != h], axis, rank))
+    first = min(hosts, key=lambda h: _lane_rank(h, [g for g in hosts if g != h], axis, roles.rows))
     second = next(h for h in hosts if h != first)
     sides: dict[Axes, list[Factor]] = {first: [], second: []}
     rows = first - second
     for f in factors:
         fits = [h for h in (first, second) if f.expr.axes <= h]
-        sides[min(fits, key=lambda h: _volume(h, rows, extents))].append(f)
+        sides[min(fits, key=lambda h: _volume(h, rows, roles.extents))].append(f)
     left, right = (tuple(sorted(sides[h], key=lambda f: (f.inverse, -len(f.expr.axes)))) for h in (first, second))
     return Product(left, right)
 
@@ -143,26 +170,33 @@ def _volume(host: Axes, rows: Axes, extents: Mapping[str, int]) -> int:
 # ---- execution
 
 
-def contract(a: Array, b: Array, left: Axes, right: Axes, axis: str, order: Sequence[str]) -> Array:
+@lru_cache(maxsize=4096)
+def _places(left: Axes, right: Axes, axis: str, order: tuple[str, ...]) -> tuple[list[int], list[int], list[int], list[int], list[int]]:
+    """Dimensions shared by both operands, of the left alone, of the right alone, all of these and the rest;
+    and how to bring a result with its dimensions in that order back to `order`."""
+    batch = [i for i, x in enumerate(order) if x in left and x in right and x != axis]
+    rows = [i for i, x in enumerate(order) if x in left and x not in right]
+    cols = [i for i, x in enumerate(order) if x in right and x not in left]
+    given = batch + rows + cols
+    given += [i for i in range(len(order)) if i not in given]
+    return batch, rows, cols, given, [given.index(i) for i in range(len(order))]
+
+
+def contract(a: Array, b: Array, left: Axes, right: Axes, axis: str, order: tuple[str, ...]) -> Array:
     """sum over `axis` of a * b. a, b: one dimension for each axis of `order`; they vary over `left`, `right`."""
-    dims = {x: i for i, x in enumerate(order)}
+    k = order.index(axis)
     if axis not in left or axis not in right:
         if axis in left:
-            a = a.sum(axis=dims[axis], keepdims=True)
+            a = a.sum(axis=k, keepdims=True)
         else:
-            b = b.sum(axis=dims[axis], keepdims=True)
+            b = b.sum(axis=k, keepdims=True)
         return np.asarray(a * b)
-    batch = [x for x in order if x in left and x in right and x != axis]
-    rows = [x for x in order if x in left and x not in right]
-    cols = [x for x in order if x in right and x not in left]
-    a2 = _matrix(a, [dims[x] for x in batch], [dims[x] for x in rows], dims[axis])
-    b2 = _matrix(b, [dims[x] for x in batch], [dims[x] for x in cols], dims[axis])
-    c = multiply_rows(a2, b2) if rows else np.matmul(a2, b2.swapaxes(-1, -2))
-    sizes = [a.shape[dims[x]] for x in batch + rows] + [b.shape[dims[x]] for x in cols]
-    c = c.reshape(sizes + [1] * (len(order) - len(sizes)))
-    given = batch + rows + cols
-    place = {x: i for i, x in enumerate(given + [x for x in order if x not in given])}
-    return c.transpose([place[x] for x in order])
+    batch, rows, cols, given, back = _places(left, right, axis, order)
+    a2, b2 = _matrix(a, batch, rows, k), _matrix(b, batch, cols, k)
+    c = multiply_rows(a2, b2) if rows else _multiply(a2, b2, VECTOR)
+    n = len(batch) + len(rows)
+    sizes = [a.shape[i] for i in given[:n]] + [b.shape[i] for i in cols]
+    return c.reshape(sizes + [1] * (len(order) - len(sizes))).transpose(back)
 
 
 def _matrix(a: Array, batch: list[int], rows: list[int], k: int) -> Array:
@@ -189,6 +223,28 @@ def multiply_rows(a: Array, b: Array) -> Array:
         padded = np.zeros((*a.shape[:-2], -(-rows // LANES) * LANES, k), a.dtype)
         padded[..., :rows, :] = a
         a = padded
-    blocks = a.reshape(*a.shape[:-2], -1, LANES, k).swapaxes(-1, -2)
-    c: Array = np.matmul(b[..., None, :, :], blocks).swapaxes(-1, -2)
+    blocks = np.ascontiguousarray(a).reshape(*a.shape[:-2], -1, LANES, k)
+    c = _multiply(blocks, b[..., None, :, :], SINGLE // LANES, pack=rows > 8 * LANES)
     return c.reshape(*c.shape[:-3], -1, c.shape[-1])[..., :rows, :]
+
+
+def _multiply(a: Array, b: Array, area: int, pack: bool = False) -> Array:
+    """a @ b.T, in parts of b of at most `area` elements, each copied before many uses if `pack`."""
+    (rows, k), n = a.shape[-2:], b.shape[-2]
+    if a.dtype.kind != "f" or 0 in (n, k):
+        return np.asarray(np.matmul(a, b.swapaxes(-1, -2)))
+    deep = rows == 1 and b.strides[-1] == b.itemsize  # a vector goes along what is contiguous in b
+    depth = min(k, area if deep else max(INNER if rows > 1 else 1, area // n))
+    width = max(1, min(n, area // max(1, depth)))
+    c = np.empty((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), rows, n), a.dtype)
+    for start in range(0, k, depth):
+        left = a[..., start : start + depth]
+        for at in range(0, n, width):
+            right = b[..., at : at + width, start : start + depth].swapaxes(-1, -2)
+            right = np.ascontiguousarray(right) if pack else right
+            part = c[..., at : at + width]
+            if start == 0:
+                np.matmul(left, right, out=part)
+            else:
+                part += np.matmul(left, right)
+    return c

@@ -5,6 +5,9 @@ tile each distinct value is computed once and dropped after its last use; what d
 stream is computed once before the loop; sums of products go to BLAS (`contract`). Floats narrower than 32
 bits are converted as they are loaded.
 
+Large calls share the outermost tiles among threads (NumPy releases the interpreter's lock in its loops);
+`REDFUSER_NUM_THREADS` or `OMP_NUM_THREADS` bounds their number.
+
 A row whose states are not all finite at the end is computed again by the plain cascade, alone: other
 rows keep their results, bit for bit.
 """
@@ -12,8 +15,10 @@ rows keep their results, bit for bit.
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,10 +27,11 @@ from ..cascade import Accumulator, Cascade, Pass
 from ..errors import ShapeError
 from ..expr import Acc, Axes, Cast, Expr, Load, Map, Output, Prev, Reduce, nodes, show
 from ..interpret import Array, Frame, Range, Scope, State, Step, apply, check_top, combine, empty, fold_lift, rebase, shown, steps
-from .contract import Factors, Product, axes_of, contract
-from .tiling import Layout, Terms, held, layout
+from .contract import Factors, Product, contract
+from .tiling import Layout, Root, Terms, held, layout
 
-Key = tuple[Expr, str]
+MANY = 1 << 21  # elements from which threads pay
+MOST = 8  # threads, so that memory stays that of a few tiles
 
 
 def build(cascade: Cascade, plain: Cascade) -> NumpyExecutable:
@@ -48,12 +54,22 @@ class NumpyExecutable:
         empty_stream = any(extents[p.axis] == 0 for p in self.cascade.passes)
         plan = self._plan(empty_stream, extents)
         frame = Frame(plan.layout.order, extents, given)
-        with np.errstate(all="ignore"):
-            for ranges in tiles(plan.layout.outer, plan.layout.tiles, extents):
+
+        def run(ranges: dict[str, slice]) -> None:
+            with np.errstate(all="ignore"):
                 whole = plan.passes(frame, ranges)
                 plan.write(frame, ranges, whole, results, None)
                 if not (self.same or empty_stream):
                     self._repair(frame, plan, ranges, whole, results)
+
+        parts = list(tiles(plan.layout.outer, plan.layout.tiles, extents))
+        threads = min(_threads(), len(parts))
+        if threads < 2 or plan.layout.work < MANY:
+            for ranges in parts:
+                run(ranges)
+        else:  # a pool a call: it costs 0.1 ms, and none is left behind for a fork to break
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(run, parts))
         return results
 
     def _plan(self, plain: bool, extents: Mapping[str, int]) -> Plan:
@@ -125,7 +141,7 @@ class Plan:
             if value.dtype.kind != "f" or np.isfinite(value).all():
                 continue
             others = tuple(i for i, a in enumerate(frame.order) if a not in self.cut)
-            here = (~np.isfinite(value)).any(axis=others, keepdims=True)
+            here = np.asarray((~np.isfinite(value)).any(axis=others, keepdims=True))
             bad = here if bad is None else bad | here
         return bad
 
@@ -141,7 +157,7 @@ class Plan:
         for o, result in zip(self.cascade.outputs, results, strict=True):
             swept = tuple(a for a in o.axes if a not in self.cut)
             for part in tiles(swept, self.layout.tiles, frame.extents):
-                scope = TileScope(frame, {**ranges, **part}, whole, self.cut, self.layout.sums)
+                scope = TileScope(frame, {**ranges, **part}, whole, self.cut, self.layout)
                 value = _by_axes(scope.value(o.expr), frame, o.axes)
                 index = tuple(scope.range(a) for a in o.axes)
                 if where is None:
@@ -168,11 +184,11 @@ class Group:
         axis, extent, length = self.pass_.axis, frame.extents[self.pass_.axis], self.layout.tiles[self.pass_.axis]
         for a in self.pass_.accumulators:
             check_top(a.k, axis, extent)
-        fixed = TileScope(frame, ranges, whole, cut, self.layout.sums)
+        fixed = TileScope(frame, ranges, whole, cut, self.layout)
         states: dict[str, State] = {}
         for start in range(0, extent, length):
             tile = {**ranges, axis: slice(start, min(start + length, extent))}
-            scope = TileScope(frame, tile, whole, cut, self.layout.sums, {}, states, fixed, self.moving, self.uses)
+            scope = TileScope(frame, tile, whole, cut, self.layout, {}, states, fixed, self.moving, self.uses)
             now: dict[str, State] = {}
             for step in self.steps:
                 new = fold_lift(scope, step, axis, self.ops)
@@ -198,7 +214,7 @@ class TileScope(Scope):
         ranges: Mapping[str, Range],
         whole: Mapping[str, State],
         cut: Axes,
-        sums: Mapping[Expr | Key, Terms],
+        plan: Layout,
         running: dict[str, State] | None = None,
         previous: Mapping[str, State] | None = None,
         fixed: Scope | None = None,
@@ -206,12 +222,12 @@ class TileScope(Scope):
         uses: Mapping[Expr, int] | None = None,
     ) -> None:
         super().__init__(frame, ranges, whole, cut, running, previous)
-        self.sums, self.fixed, self.moving = sums, fixed, moving
+        self.plan, self.sums, self.folded, self.fixed, self.moving = plan, plan.sums, plan.folded, fixed, moving
         self.left = dict(uses) if uses else {}
         self.owned: set[Expr] = set()
 
     def again(self, running: dict[str, State]) -> Scope:
-        return TileScope(self.frame, self.ranges, self.whole, self.cut, self.sums, running, self.previous, self.fixed, self.moving)
+        return TileScope(self.frame, self.ranges, self.whole, self.cut, self.plan, running, self.previous, self.fixed, self.moving)
 
     def value(self, e: Expr) -> Array:
         if self.fixed is not None and e not in self.moving:
@@ -235,7 +251,7 @@ class TileScope(Scope):
             value = self._map(e)
         elif isinstance(e, Load):
             value = self.load(e)
-            if value.ndim and not _row_major(value):
+            if e in self.folded and not _row_major(value):
                 value = np.ascontiguousarray(value)
             return value
         elif isinstance(e, (Reduce, Cast)):
@@ -277,27 +293,26 @@ class TileScope(Scope):
         for t in terms:
             if isinstance(t.body, Product):
                 n = len(t.body.left)
-                values, free = self.take([f.expr for f in (*t.body.left, *t.body.right)])
-                left = self._product(t.body.left, values[:n], free[:n], dtype)
-                right = self._product(t.body.right, values[n:], free[n:], dtype)
-                value = contract(left, right, axes_of(t.body.left), axes_of(t.body.right), axis, self.frame.order)
+                values, free = self.take(t.body.exprs)
+                rows, columns = t.body.axes
+                left = self._product(t.body.left, rows, values[:n], free[:n], dtype)
+                right = self._product(t.body.right, columns, values[n:], free[n:], dtype)
+                value = contract(left, right, rows, columns, axis, self.frame.order)
             elif axis in t.body.axes:
                 value = np.add.reduce(self.take([t.body])[0][0], axis=self.frame.dims[axis], keepdims=True, dtype=dtype)
             else:
                 value = np.multiply(self.take([t.body])[0][0], self.size(axis), dtype=dtype)
-            if total is None:
-                total = np.negative(value) if t.negative else value
-            else:
-                total = total - value if t.negative else total + value
+            value = np.negative(value) if t.negative else value
+            total = value if total is None else total + value
         assert total is not None
         return total
 
-    def _product(self, factors: Factors, values: Sequence[Array], free: Sequence[bool], dtype: np.dtype[Any]) -> Array:
+    def _product(self, factors: Factors, axes: Axes, values: Sequence[Array], free: Sequence[bool], dtype: np.dtype[Any]) -> Array:
         """The product of factors, over the first one's memory where it is free."""
         value, mine = values[0].astype(dtype, copy=False), free[0]
         if factors[0].inverse:
             value, mine = np.asarray(1 / value), True
-        shape = self.shape(axes_of(factors))
+        shape = self.shape(axes)
         for f, other in zip(factors[1:], values[1:], strict=True):
             value, mine = (
                 apply("div" if f.inverse else "mul", (value, other), dtype, value if mine and value.shape == shape else None),
@@ -322,6 +337,14 @@ def _row_major(a: Array) -> bool:
                 return False
             last = abs(stride)
     return True
+
+
+def _threads() -> int:
+    """How many threads to use: what the environment says, else the processors this process may use."""
+    for name in ("REDFUSER_NUM_THREADS", "OMP_NUM_THREADS"):
+        if os.environ.get(name, "").isdigit():
+            return min(MOST, max(1, int(os.environ[name])))
+    return min(MOST, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 # ---- planning
@@ -357,19 +380,20 @@ def _moving(p: Pass) -> frozenset[Expr]:
     return frozenset(moving)
 
 
-def _uses(plan: Sequence[Step], axis: str, sums: Mapping[Expr | Key, Terms]) -> Counter[Expr]:
+def _uses(plan: Sequence[Step], axis: str, sums: Mapping[Root, Terms]) -> Counter[Expr]:
     """How often a tile takes each value; values read in other ways count one more, so that they stay."""
     uses: Counter[Expr] = Counter()
-    roots: list[Expr | Key] = [(s.acc.lift, axis) for s in plan] + [s.acc.rebase for s in plan if s.acc.rebase is not None]
+    roots: list[Root] = [(s.acc.lift, axis) for s in plan] + [s.acc.rebase for s in plan if s.acc.rebase is not None]
     for s in plan:
         if (s.acc.lift, axis) not in sums:
             uses[s.acc.lift] += 1
         if s.acc.rebase is not None:
             uses[s.acc.rebase] += 1
-    for e in itertools.chain(held(roots, sums), [r for r in roots if isinstance(r, tuple)]):
+    every: list[Root] = [*held(roots, sums), *(r for r in roots if isinstance(r, tuple))]
+    for e in every:
         if e in sums:
             for t in sums[e]:
-                uses.update([f.expr for f in (*t.body.left, *t.body.right)] if isinstance(t.body, Product) else [t.body])
+                uses.update(t.body.exprs if isinstance(t.body, Product) else [t.body])
         elif isinstance(e, Map):
             uses.update(e.args)
         elif isinstance(e, (Cast, Reduce)):
@@ -421,7 +445,7 @@ def _by_axes(value: Array, frame: Frame, axes: Sequence[str]) -> Array:
 
 
 def _any_but(bad: Array, dim: int) -> Array:
-    return bad.any(axis=tuple(i for i in range(bad.ndim) if i != dim))
+    return np.asarray(bad.any(axis=tuple(i for i in range(bad.ndim) if i != dim)))
 
 
 def describe(c: Cascade) -> str:

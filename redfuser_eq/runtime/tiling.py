@@ -9,12 +9,13 @@ every output, so that a score that is computed twice is cut, and therefore round
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..cascade import Cascade
-from ..expr import Acc, Axes, Cast, Const, Expr, Index, Load, Map, Prev, Reduce, nodes
-from .contract import ROWS, Product, Term, axes_of, plan_sum
+from ..expr import NONE, Axes, Cast, Expr, Load, Map, Reduce, nodes
+from .contract import ROWS, Product, Roles, Term, plan_sum
 
 BUDGET = 1 << 17  # elements of the largest value of a tile
 STREAM = 512  # stream tile beside a matrix product
@@ -23,6 +24,7 @@ TURNED = 64  # rows at a time where rows are contiguous in memory and the stream
 SMALLEST = 16
 
 Terms = tuple[Term, ...]
+Root = Expr | tuple[Expr, str]  # an expression, or a lift with the stream axis it is folded along
 
 
 @dataclass(frozen=True)
@@ -31,19 +33,23 @@ class Layout:
 
     order: all axes, outermost dimension first: parallel, stream, inner, top-k's own. outer: axes of the
     outermost loops, which every output has. tiles: length of a tile. sums: how the sums are taken that are
-    not plain folds, by `Reduce` node, or by (lift, stream axis).
+    not plain folds, by `Reduce` node, or by (lift, stream axis). folded: the loads that are read element
+    by element. work: elements of the largest value.
     """
 
     order: tuple[str, ...]
     outer: tuple[str, ...]
     tiles: dict[str, int]
-    sums: dict[Expr | tuple[Expr, str], Terms]
+    sums: dict[Root, Terms]
+    folded: frozenset[Expr]
+    work: int
 
 
 def layout(c: Cascade, extents: Mapping[str, int]) -> Layout:
     """Classify the axes of a Cascade and choose tiles."""
-    roots = [e for a in c.accumulators() for e in (a.lift, a.rebase) if e is not None] + [o.expr for o in c.outputs]
-    every = list(nodes(*roots))
+    roots: list[Root] = [(a.lift, p.axis) for p in c.passes for a in p.accumulators]
+    roots += [a.rebase for a in c.accumulators() if a.rebase is not None] + [o.expr for o in c.outputs]
+    every = list(nodes(*(r[0] if isinstance(r, tuple) else r for r in roots)))
     streams = c.stream_axes()
     tops = {a.out for a in c.accumulators() if a.out} | {e.out for e in every if isinstance(e, Reduce) and e.out}
     inner = {e.axis for e in every if isinstance(e, Reduce)}
@@ -53,25 +59,46 @@ def layout(c: Cascade, extents: Mapping[str, int]) -> Layout:
     rest = [a for a in extents if a in used and a not in parallel and a not in streams]
     order = (*parallel, *streams, *[a for a in rest if a not in tops], *[a for a in rest if a in tops])
     outer = tuple(a for a in parallel if all(a in o.axes for o in c.outputs))
-    rank = {a: i for i, a in enumerate(parallel)}
-    sums = _sums(c, every, rank, extents)
-    tiles = _tiles(c, every, sums, order, parallel, extents)
-    return Layout(order, outer, tiles, sums)
+    sums = _sums(c, every, Roles({a: i for i, a in enumerate(parallel)}, _columns(c), extents))
+    values = list(held(roots, sums))
+    tiles = _tiles(c, values, sums, order, parallel, extents)
+    work = max((math.prod(extents[a] for a in e.axes) for e in values), default=0)
+    return Layout(order, outer, tiles, sums, _folded(roots, values, sums), work)
 
 
-def _sums(c: Cascade, every: Iterable[Expr], rank: Mapping[str, int], extents: Mapping[str, int]) -> dict[Expr | tuple[Expr, str], Terms]:
-    found: dict[Expr | tuple[Expr, str], Terms] = {}
+def _columns(c: Cascade) -> Axes:
+    """Axes that some accumulator has and none of the accumulators it reads."""
+    axes = {a.name: frozenset(a.axes) for a in c.accumulators()}
+    found: set[str] = set()
+    for a in c.accumulators():
+        read = frozenset().union(*(axes[n] for n in a.reads()))
+        if read:
+            found |= axes[a.name] - read
+    return frozenset(found)
+
+
+def _folded(roots: Iterable[Root], values: Iterable[Expr], sums: Mapping[Root, Terms]) -> frozenset[Expr]:
+    """The loads that elementwise operations or plain folds read, not only matrix products."""
+    found: set[Any] = {r[0] for r in roots if isinstance(r, tuple) and r not in sums} | {t.body for terms in sums.values() for t in terms}
+    for e in values:
+        if e not in sums:
+            found.update(e.args)
+    return frozenset(e for e in found if isinstance(e, Load))
+
+
+def _sums(c: Cascade, every: Iterable[Expr], roles: Roles) -> dict[Root, Terms]:
+    found: dict[Root, Terms] = {}
     for e in every:
-        if isinstance(e, Reduce) and e.op == "sum" and (terms := plan_sum(e.body, e.axis, rank, extents)):
+        if isinstance(e, Reduce) and e.op == "sum" and (terms := plan_sum(e.body, e.axis, roles)):
             found[e] = terms
     for p in c.passes:
         for a in p.accumulators:
-            if a.op == "sum" and (terms := plan_sum(a.lift, p.axis, rank, extents)):
+            if a.op == "sum" and (terms := plan_sum(a.lift, p.axis, roles)):
                 found[a.lift, p.axis] = terms
     return found
 
 
-def held(roots: Iterable[Expr | tuple[Expr, str]], sums: Mapping[Expr | tuple[Expr, str], Terms]) -> Iterable[Expr]:
+def held(roots: Iterable[Root], sums: Mapping[Root, Terms]) -> Iterable[Expr]:
     """The values that computing the roots holds as arrays: not the bodies of sums of products."""
     stack, seen = list(roots), set()
     while stack:
@@ -81,7 +108,7 @@ def held(roots: Iterable[Expr | tuple[Expr, str]], sums: Mapping[Expr | tuple[Ex
         seen.add(e)
         if e in sums:
             for t in sums[e]:
-                stack.extend([f.expr for f in (*t.body.left, *t.body.right)] if isinstance(t.body, Product) else [t.body])
+                stack.extend(t.body.exprs if isinstance(t.body, Product) else [t.body])
         elif isinstance(e, tuple):
             stack.append(e[0])
         else:
@@ -92,17 +119,17 @@ def held(roots: Iterable[Expr | tuple[Expr, str]], sums: Mapping[Expr | tuple[Ex
 
 def _tiles(
     c: Cascade,
-    every: Iterable[Expr],
-    sums: Mapping[Expr | tuple[Expr, str], Terms],
+    values: Sequence[Expr],
+    sums: Mapping[Root, Terms],
     order: tuple[str, ...],
     parallel: list[str],
     extents: Mapping[str, int],
 ) -> dict[str, int]:
     streams = c.stream_axes()
     lanes, columns = _roles(sums, parallel)
-    turned = {e.dims[-1] for e in every if isinstance(e, Load) and e.dims[-1:] and e.dims[-1] in parallel and e.axes & set(streams)}
+    turned = {e.dims[-1] for e in values if isinstance(e, Load) and e.dims and e.dims[-1] in parallel and e.axes & set(streams)}
     looped = [a for a in order if a in parallel or a in streams or any(a in o.axes for o in c.outputs)]
-    size = {a: 1 for a in looped}
+    size = dict.fromkeys(looped, 1)
     for a in looped:
         if a not in parallel:
             size[a] = min(extents[a], STREAM if lanes or columns else BUDGET)
@@ -112,11 +139,9 @@ def _tiles(
             size[a] = min(extents[a], COLUMNS)
         elif a in turned:
             size[a] = TURNED
-    roots: list[Expr | tuple[Expr, str]] = [(a.lift, p.axis) for p in c.passes for a in p.accumulators]
-    roots += [a.rebase for a in c.accumulators() if a.rebase is not None] + [o.expr for o in c.outputs]
-    values = {e.axes for e in held(roots, sums) if isinstance(e, (Map, Cast, Reduce))} | {frozenset(a.axes) for a in c.accumulators()}
-    values |= {e.axes for e in held(roots, sums) if isinstance(e, Load) and e.dtype.itemsize < 4}
-    values.discard(frozenset())
+    held_axes = {e.axes for e in values if isinstance(e, (Map, Cast, Reduce))} | {frozenset(a.axes) for a in c.accumulators()}
+    held_axes |= {e.axes for e in values if isinstance(e, Load) and e.dtype.itemsize < 4}
+    held_axes.discard(NONE)
 
     def volume(axes: Axes) -> int:
         return math.prod(size[a] if a in size else extents[a] for a in axes)
@@ -125,7 +150,7 @@ def _tiles(
         loop = [a for a in axes if a in size]
         return [a for a in loop if a in streams and size[a] > SMALLEST] or [a for a in loop if size[a] > SMALLEST]
 
-    while values and (most := max(values, key=lambda v: (volume(v), sorted(v)))) and volume(most) > BUDGET:
+    while held_axes and (most := max(held_axes, key=lambda v: (volume(v), sorted(v)))) and volume(most) > BUDGET:
         candidates = shrinkable(most)
         if not candidates:
             break
@@ -137,19 +162,19 @@ def _tiles(
     for a in sorted((a for a in parallel if a not in columns), key=lambda a: (a not in lanes, -order.index(a))):
         for b in parallel:
             size[b] = min(size[b], max(1, extents[b]))
-        most_volume = max((volume(v) for v in values if a in v), default=1)
+        most_volume = max((volume(v) for v in held_axes if a in v), default=1)
         size[a] = max(1, min(extents[a], max(size[a], size[a] * BUDGET // max(1, most_volume))))
     return size
 
 
-def _roles(sums: Mapping[Expr | tuple[Expr, str], Terms], parallel: list[str]) -> tuple[set[str], set[str]]:
+def _roles(sums: Mapping[Root, Terms], parallel: list[str]) -> tuple[set[str], set[str]]:
     """Parallel axes that only the row operands of matrix products have, and that only the others have."""
     lanes: set[str] = set()
     columns: set[str] = set()
     for terms in sums.values():
         for t in terms:
             if isinstance(t.body, Product):
-                left, right = axes_of(t.body.left), axes_of(t.body.right)
+                left, right = t.body.axes
                 lanes |= (left - right) & set(parallel)
                 columns |= (right - left) & set(parallel)
     return lanes, columns - lanes
