@@ -10,7 +10,7 @@ from redfuser_eq.errors import IRError
 from .c_contract import ContractStatements
 from .c_expr import Names, Place, identifier
 from .c_tile import HELPERS, state_arrays
-from .kernel import SEGMENT, Buffer, Grid, Kernel, Loop, Phase, Skip, State, Stmt
+from .kernel import SEGMENT, Buffer, Kernel, Loop, Phase, Skip, State, Stmt
 
 SMALL = 2048  # elements of a state or buffer that lie on the stack
 
@@ -51,8 +51,8 @@ class _PhasePrinter(ContractStatements):
         self.at[s.axis], self.counts[s.axis] = Place(start), n
         body = self.block(s.body)
         self.at, self.counts, self.cut = at, counts, test
-        return [f"for (int64_t {start} = {lo}; {start} < {hi}; {start} += {s.step}) {{", f"const int64_t {n} = rf_min({s.step}, {hi} - {start});",
-                *body, "}"]  # fmt: skip
+        head = f"for (int64_t {start} = {lo}; {start} < {hi}; {start} += {s.step}) {{"
+        return [head, f"const int64_t {n} = rf_min({s.step}, {hi} - {start});", *body, "}"]
 
     def do_skip(self, s: Skip) -> list[str]:
         """The corners of the tile: an affine bound is largest and smallest there."""
@@ -61,7 +61,10 @@ class _PhasePrinter(ContractStatements):
             low, high = [str(b.constant)], [str(b.constant)]
             for axis, factor in b.terms:
                 first = self.at[axis].start
-                ends = (f"{factor} * {first}", f"{factor} * ({first} + {self.counts[axis]} - 1)" if axis in self.counts else f"{factor} * {first}")
+                ends = (
+                    f"{factor} * {first}",
+                    f"{factor} * ({first} + {self.counts[axis]} - 1)" if axis in self.counts else f"{factor} * {first}",
+                )
                 low.append(ends[factor < 0])
                 high.append(ends[factor > 0])
             none.append(f"{' + '.join(high)} < 0")
@@ -75,8 +78,8 @@ class _PhasePrinter(ContractStatements):
         body = [*self._places(), *self._states(), *self.block(self.phase.body)]
         text = "\n".join(body)
         laws = [f"  /* {_comment(x)} */" for x in self.phase.laws]
-        head = [f"static void {self.name}(void *ctx_, int64_t item, int worker) {{", *laws, "const struct context *ctx = (const struct context *)ctx_;",
-                "(void)item; (void)worker;"]  # fmt: skip
+        head = [f"static void {self.name}(void *ctx_, int64_t item, int worker) {{", *laws]
+        head += ["const struct context *ctx = (const struct context *)ctx_;", "(void)item; (void)worker;"]
         return "\n".join([*head, *self._unpack(text), text, "}"])
 
     def _places(self) -> list[str]:
@@ -137,7 +140,11 @@ def state_size(names: Names, s: State, phase: Phase) -> str:
     lanes = names.k.lanes
     rows: str = "1"
     if s.row:
-        rows = f"rf_up({names.extent(phase.row)}, {lanes})" if phase.row_loop else str(-(-phase.rows // lanes) * lanes if phase.rows > 1 else 1)
+        rows = (
+            f"rf_up({names.extent(phase.row)}, {lanes})"
+            if phase.row_loop
+            else str(-(-phase.rows // lanes) * lanes if phase.rows > 1 else 1)
+        )
     if s.columns:
         return f"{rows} * {names.get('acc', s.name)}_ld + {4 * lanes}"
     if s.k:
@@ -176,8 +183,9 @@ class _Printer:
         functions = [p.function() for p in printers]
         helpers = [f for p in printers for f in p.context_functions()]
         used = "\n".join([*functions, *helpers])
-        head = [f"/* {_comment(self.k.name)}", *(f"   {_comment(n)}" for n in self.k.notes), "*/",
-                f'_Static_assert(LANES == {self.k.lanes} && sizeof(rf_real) == {4 if self.k.real == "float" else 8}, "built for another target");']  # fmt: skip
+        element = 4 if self.k.real == "float" else 8
+        head = [f"/* {_comment(self.k.name)}", *(f"   {_comment(n)}" for n in self.k.notes), "*/"]
+        head += [f'_Static_assert(LANES == {self.k.lanes} && sizeof(rf_real) == {element}, "built for another target");']
         more = HELPERS if "pair_fold_" in used or "top_insert" in used else ""
         return "\n".join([*head, MORE + more, self._context(), indent([*helpers, *functions]), indent([self._main(printers)])]) + "\n"
 
@@ -287,6 +295,3 @@ def indent(blocks: list[str]) -> str:
         out.append("  " * (depth - line.startswith("}")) + line)
         depth += line.count("{") - line.count("}")
     return "\n".join(out)
-
-
-__all__ = ["Grid", "emit"]

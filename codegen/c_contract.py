@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redfuser_eq.errors import IRError
-from redfuser_eq.expr import Acc, Expr, Load, nodes
 
-from .c_expr import Elements, Place, Scope, row_step, state_at
-from .c_tile import TileStatements
+from .c_expr import Elements, Place, Scope, row_step
+from .c_state import StateStatements
 from .kernel import Array, Buffer, Contract, Dot, Operand, Pack, Scan
 
 
@@ -23,7 +22,7 @@ class Memory:
     depth: str = ""
 
 
-class ContractStatements(TileStatements):
+class ContractStatements(StateStatements):
     """Prints Contract, Dot, Pack and Scan. `functions` collects the functions they call."""
 
     functions: list[str]
@@ -99,7 +98,8 @@ class ContractStatements(TileStatements):
                 text = f"if (whole) {text} else {names[h, True]}{call};"
             body.append(f"for (; i + {h} <= {n_i}; i += {h}) {{ {text} }}")
         body += self._extra_rows(s, b, b_at, params, n_c, n_j)
-        return [*self._keep_folded(s), f"for (int64_t c0 = 0; c0 < {n_c} || c0 == 0; c0 += {s.c_block}) for (int64_t p = 0; p < {n_j}; p += {w}) {{",
+        blocks = f"for (int64_t c0 = 0; c0 < {n_c} || c0 == 0; c0 += {s.c_block})"
+        return [*self._keep_folded(s), f"{blocks} for (int64_t p = 0; p < {n_j}; p += {w}) {{",
                 f"int64_t i = 0; const int whole = p + {w} <= {n_j}; const int test = {self.cut} || !whole; (void)whole;",
                 *body, "}"]  # fmt: skip
 
@@ -113,8 +113,9 @@ class ContractStatements(TileStatements):
             for name, masked in zip(names, (False, True), strict=True):
                 if not masked or not b.panel:
                     self.functions.append(self._micro(plain, name, 1, masked, a, b, "0", ""))
-            call = (f"(ctx, {a.base} + c0 * {a.steps[s.c]}, {b.base} + {b_at}, rf_min({s.c_block}, {n_c} - c0), {self.names.get('acc', state)} + p, "
-                    f"c0 == 0, 0, 0, {n_j} - p);")  # fmt: skip
+            length = f"rf_min({s.c_block}, {n_c} - c0)"
+            to = self.names.get("acc", state)
+            call = f"(ctx, {a.base} + c0 * {a.steps[s.c]}, {b.base} + {b_at}, {length}, {to} + p, c0 == 0, 0, 0, {n_j} - p);"
             out.append(f"{names[0]}{call}" if b.panel else f"if (whole) {names[0]}{call} else {names[1]}{call}")
         return out
 
@@ -183,12 +184,19 @@ class ContractStatements(TileStatements):
         load = [f"ldm_real(ok[{j}], b + {j} * LANES)" if masked else f"ld_real(b + {j} * LANES)" for j in range(s.nv)]
         out += [f"for (int64_t c = 0; c < n; c++, a += {a_c}, b += {b_c}) {{",
                 " ".join(f"V b{j} = {load[j]}; IN_REGISTER(b{j});" for j in range(s.nv)),
-                f"{over_i} {{ const V y = set1(a[i * {a_i}]); " + " ".join(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(s.nv)) + " }", "}"]  # fmt: skip
+                f"{over_i} {{ const V y = set1(a[i * {a_i}]);",
+                *(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(s.nv)), "}", "}"]  # fmt: skip
         store = f"{over_i} {over_j} st_real({cell}, x[i][j]);"
         if s.score is None and not s.folds:
             return "\n".join([*out, store, "}"])
         out += [f"if (!last) {{ {store} return; }}"]
-        out += ["if (!test) {", *self._epilogue(s, over_i, over_j, cell, False), "} else {", *self._epilogue(s, over_i, over_j, cell, True), "}"]
+        out += [
+            "if (!test) {",
+            *self._epilogue(s, over_i, over_j, cell, False),
+            "} else {",
+            *self._epilogue(s, over_i, over_j, cell, True),
+            "}",
+        ]
         return "\n".join([*out, "}"])
 
     def _start_lines(self, s: Contract, over_i: str, over_j: str, cell: str) -> list[str]:
@@ -252,8 +260,8 @@ class ContractStatements(TileStatements):
 
         fetch = f"PREFETCH(b + c * {b_c} + {s.prefetch}); " if s.prefetch else ""
         self.functions.append("\n".join([
-            f"RF_NOINLINE void {name}(const struct context *ctx, rf_real *d, const {a.tag}_t *a, const {b.tag}_t *b, int64_t n, int64_t nc) {{",
-            "(void)ctx;",
+            f"RF_NOINLINE void {name}(const struct context *ctx, rf_real *d, const {a.tag}_t *a, const {b.tag}_t *b, int64_t n, "
+            "int64_t nc) {", "(void)ctx;",
             f"for (int64_t k = 0; k < n; k++, b += {b_k}) {{ V x = set1(0), y = set1(0); int64_t c = 0;",
             f"for (; c + 2 * LANES <= nc; c += 2 * LANES) {{ {fetch}x = v_fma({at(a, '', '')}, {at(b, '', '')}, x); "
             f"y = v_fma({at(a, ' + LANES', '')}, {at(b, ' + LANES', '')}, y); }}",
@@ -300,7 +308,8 @@ class ContractStatements(TileStatements):
         value = el.value(s.expr)
         return [*head, f"for (int64_t {cv} = 0; {cv} < {n_c}; {cv} += LANES) {{", f"V r[LANES]; const M m = tail({n_c} - {cv});",
                 "for (int q = 0; q < LANES; q++) {", "r[q] = set1(0); if (q < left) {", *scope.lines, f"r[q] = {value};", "}", "}",
-                "v_transpose(r);", f"for (int q = 0; q < LANES && {cv} + q < {n_c}; q++) st_real(to + ({cv} + q) * {w}, r[q]);", "}", "}"]  # fmt: skip
+                "v_transpose(r);", f"for (int q = 0; q < LANES && {cv} + q < {n_c}; q++)",
+                f"st_real(to + ({cv} + q) * {w}, r[q]);", "}", "}"]  # fmt: skip
 
     def _pack_rows(self, s: Pack, b: Buffer, base: str, c: str, j: str) -> list[str]:
         """dst[c][j], the vector along j."""
@@ -329,16 +338,9 @@ class ContractStatements(TileStatements):
         scope = Scope(frozenset(), [])
         el = self.elements(s.lane, [scope], "m")
         value = el.value(s.expr)
-        out += [f"for (int64_t {lane} = 0; {lane} < {self._total(s.lane)}; {lane} += LANES) {{", f"const M m = tail({self._total(s.lane)} - {lane});",
+        total, flag = self._total(s.lane), self.names.get("buf", s.flag)
+        out += [f"for (int64_t {lane} = 0; {lane} < {total}; {lane} += LANES) {{", f"const M m = tail({total} - {lane});",
                 *scope.lines, f"bad = bad + keep(m, {value} * set1(0));", "}",
-                f"if (m_any(m_isnan(bad))) {{ const rf_real no = 0; __atomic_store({self.names.get('buf', s.flag)}, &no, __ATOMIC_RELAXED); }}", "}"]  # fmt: skip
+                f"if (m_any(m_isnan(bad))) {{ const rf_real no = 0; __atomic_store({flag}, &no, __ATOMIC_RELAXED); }}", "}"]  # fmt: skip
         self.at = saved
         return out
-
-
-def loads_of(*exprs: Expr) -> list[Load]:
-    """The loads below some expressions."""
-    return [e for e in nodes(*exprs) if isinstance(e, Load)]
-
-
-__all__ = ["Acc", "ContractStatements", "loads_of", "state_at"]

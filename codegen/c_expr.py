@@ -32,7 +32,9 @@ def literal(x: float) -> str:
         return "RF_NAN"
     if math.isinf(x):
         return "RF_INF" if x > 0 else "-RF_INF"
-    return f"(rf_real){x.hex()}" if x != int(x) or abs(x) > 1e6 else f"(rf_real){int(x)}" if x or math.copysign(1, x) > 0 else "(rf_real)-0.0"
+    return (
+        f"(rf_real){x.hex()}" if x != int(x) or abs(x) > 1e6 else f"(rf_real){int(x)}" if x or math.copysign(1, x) > 0 else "(rf_real)-0.0"
+    )
 
 
 def identifier(name: str) -> str:
@@ -130,7 +132,9 @@ class Elements:
     from it), "final". given: C text of nodes that are already in registers.
     """
 
-    def __init__(self, names: Names, phase: Phase, at: dict[str, Place], lane: str, scopes: list[Scope], mask: str = "", mode: str = "lift"):
+    def __init__(
+        self, names: Names, phase: Phase, at: dict[str, Place], lane: str, scopes: list[Scope], mask: str = "", mode: str = "lift"
+    ):
         self.names, self.phase, self.at, self.lane, self.scopes, self.mask, self.mode = names, phase, at, lane, scopes, mask, mode
         self.states = {s.name: s for s in phase.states}
         self.given: dict[Expr, str] = {}
@@ -232,17 +236,17 @@ class Elements:
             return f"sel({self.mask_of(c)}, {self.value(a)}, {self.value(b)})"
         if e.op == "exp" and self._below_maximum(e.args[0]):
             return f"v_expz({self.value(e.args[0])})"
-        x = [self.value(a) for a in e.args]
+        values = [self.value(a) for a in e.args]
         if e.op in INFIX:
-            text = f"{x[0]} {INFIX[e.op]} {x[1]}"
+            text = f"{values[0]} {INFIX[e.op]} {values[1]}"
         elif e.op == "neg":
-            text = f"-{x[0]}"
+            text = f"-{values[0]}"
         elif e.op == "recip":
-            text = f"set1((rf_real)1) / {x[0]}"
+            text = f"set1((rf_real)1) / {values[0]}"
         elif e.op == "square":
-            text = f"{x[0]} * {x[0]}"
+            text = f"{values[0]} * {values[0]}"
         else:
-            text = f"{SPELLING.get(e.op, 'v_' + e.op)}({', '.join(x)})"
+            text = f"{SPELLING.get(e.op, 'v_' + e.op)}({', '.join(values)})"
         return f"v_to_m({text})" if _truth(e) else text
 
     def _below_maximum(self, e: Expr) -> bool:
@@ -254,12 +258,12 @@ class Elements:
 
     def _cast(self, e: Cast) -> str:
         to, arg = e.dtype, e.args[0]
-        if to == bool:
+        if to.kind == "b":
             return self.mask_of(arg)
         x = self.value(arg)
         exact = {"float": ("float32", "float16", "bfloat16"), "double": ("float64", "float32")}
         wide = to.name == {"float": "float32", "double": "float64"}[self.names.k.real] or to.name == "float64"
-        if wide or (arg.dtype == bool and to.kind in "iuf") or (to.kind in "iu" and arg.dtype.kind in "iu" and to.itemsize >= 4):
+        if wide or (arg.dtype.kind == "b" and to.kind in "iuf") or (to.kind in "iu" and arg.dtype.kind in "iu" and to.itemsize >= 4):
             return x
         if arg.dtype == to and to.name in exact[self.names.k.real]:
             return x
@@ -279,7 +283,9 @@ class Elements:
                 raise IRError(f"nothing in the kernel is called {e.source!r}")
             base, tag, local = self.names.get("buf", b.name), "real", not b.shared
             steps = [self.names.step(b, d) for d in range(len(e.dims))]
-        at = " + ".join([base, *_offsets([(self.at[d].offset if local else self.at[d].whole, s) for d, s in zip(e.dims, steps, strict=True)])])
+        at = " + ".join(
+            [base, *_offsets([(self.at[d].offset if local else self.at[d].whole, s) for d, s in zip(e.dims, steps, strict=True)])]
+        )
         lane = next((s for d, s in zip(e.dims, steps, strict=True) if d == self.lane), "0") if self.lane else "0"
         if lane == "0":
             text = f"set1(get_{tag}({at}))"
@@ -301,7 +307,9 @@ class Elements:
                 inner.lines.append(f"{total} = sel({better}, {body}, {total}); {index} = sel({better}, set1((rf_real){var}), {index});")
             else:
                 inner.lines.append(f"{total} = {combine(e.op, total, body)};")
-        scope.lines.append(f"V {total} = set1({literal(op.identity)});" + (f" V {total}_at = set1((rf_real)0);" if op.state == "pair" else ""))
+        scope.lines.append(
+            f"V {total} = set1({literal(op.identity)});" + (f" V {total}_at = set1((rf_real)0);" if op.state == "pair" else "")
+        )
         scope.lines += [f"for (int64_t {var} = 0; {var} < {self.names.extent(e.axis)}; {var}++) {{", *inner.lines, "}"]
         result = f"{total}_at" if op.state == "pair" else total
         return f"v_to_m({result})" if _truth(e) else result
@@ -313,7 +321,11 @@ class Elements:
         name = self.names.get("acc", s.name) + suffix
         along = (s.row and self.lane == self.phase.row) or self.lane in s.columns or (self.lane == s.out and s.k > 0)
         if self.lane and along:
-            return f"ld_real({name} + {at})" if contiguous(s, self.phase, self.lane) else f"lds_real({name} + {at}, {row_step(self.names, s)}, m_all())"
+            return (
+                f"ld_real({name} + {at})"
+                if contiguous(s, self.phase, self.lane)
+                else f"lds_real({name} + {at}, {row_step(self.names, s)}, m_all())"
+            )
         return f"set1({name}[{at}])"
 
     def _acc(self, e: Acc) -> str:
@@ -337,7 +349,7 @@ class Elements:
 
 
 def _truth(e: Expr) -> bool:
-    return bool(e.dtype == bool)
+    return e.dtype.kind == "b"
 
 
 def _offsets(parts: list[tuple[str, str]]) -> list[str]:
@@ -370,7 +382,7 @@ def row_step(names: Names, s: State) -> str:
 def state_at(names: Names, s: State, phase: Phase, at: dict[str, Place]) -> str:
     """C text of the element's index in a state: rows outside, columns (or the list) inside."""
     parts = []
-    if s.row:
+    if s.row and phase.row in at:  # a value that every row holds alike may be read outside the rows
         place = at[phase.row]
         parts.append((place.whole if phase.row_loop else place.offset, row_step(names, s)))
     if s.k and s.out in at:

@@ -1,34 +1,16 @@
-"""The statements of one tile that are element-wise or fold: sweeps, rebases, column accumulators, stores, flags, merges."""
+"""Places, loops and the sweep: one traversal of a tile that folds lifts and stores element-wise values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 
 from redfuser_eq.errors import IRError
-from redfuser_eq.expr import Acc, Expr, Index, Load, Prev
+from redfuser_eq.expr import Expr, Index, Load, Map, nodes
 from redfuser_eq.ops import MONOIDS
 
 from .c_expr import Elements, Names, Place, Scope, combine, contiguous, improves, literal, row_step, state_at
-from .kernel import (
-    DTYPES,
-    SEGMENT,
-    Array,
-    ColumnRebase,
-    Columns,
-    Flag,
-    Fold,
-    Loop,
-    Merge,
-    Partial,
-    Phase,
-    Rebase,
-    State,
-    Store,
-    Sweep,
-    statements,
-)
+from .kernel import Array, ColumnRebase, Fold, Phase, Rebase, State, Sweep, statements
 
 HORIZONTAL = {"sum": "h_sum", "prod": "h_prod", "max": "h_max", "min": "h_min", "any": "h_max", "all": "h_min"}
 
@@ -116,7 +98,7 @@ class TileStatements:
 
     def _sweep_stream(self, s: Sweep) -> list[str]:
         out: list[str] = []
-        k, var, total = self.phase.stream, self.names.var(self.phase.stream), self.counts[self.phase.stream]
+        var, total = self.names.var(self.phase.stream), self.counts[self.phase.stream]
         with self.rows(out):
             pre = Scope(frozenset(), [])
             unroll = 1 if any(self.states[f.acc].k for f in s.folds) else s.unroll
@@ -131,7 +113,6 @@ class TileStatements:
             for f, r in zip(s.folds, regs, strict=True):
                 out += self._close(f, r)
             out.append("}")
-        del k
         return out
 
     def _stream_step(self, s: Sweep, pre: Scope, out: list[str], regs: list[list[str]], unroll: int, loop: str, mask: str) -> None:
@@ -150,8 +131,6 @@ class TileStatements:
 
     def _prefetch(self, s: Sweep, el: Elements) -> list[str]:
         """Touch lines ahead in the arrays that run along the stream."""
-        from redfuser_eq.expr import nodes
-
         k, out = self.phase.stream, []
         for e in nodes(*(f.lift for f in s.folds), *(e for _, e in s.stores)):
             array = self.names.k.array(e.source) if isinstance(e, Load) else None
@@ -176,7 +155,9 @@ class TileStatements:
                 place = Place(start, f"({var} + {u} * LANES)" if u else var)
                 own = {row: place, k: Place(self.at[k].start, kv)}
                 pre_u = Scope(pre.axes, pre.lines)
-                el = Elements(self.names, self.phase, {**self.at, **own}, row, [pre_u, Scope(frozenset((k,)), lines.lines)], "m" if masked else "")
+                el = Elements(
+                    self.names, self.phase, {**self.at, **own}, row, [pre_u, Scope(frozenset((k,)), lines.lines)], "m" if masked else ""
+                )
                 guard = self._row_guard(s.guard, el, begin)
                 with self.bind(row, place):
                     for f in s.folds:
@@ -206,20 +187,26 @@ class TileStatements:
     def fold(self, f: Fold, reg: str, el: Elements, mask: str) -> list[str]:
         """Lines that fold the lift, where `mask` is set, into the register `reg` (and its position into reg_at)."""
         state = self.states[f.acc]
-        el.scopes[-1].lines[:] = el.scopes[-1].lines
         kind = MONOIDS[f.op].state
         v = el.value(f.lift)
         if kind == "value":
             if f.op == "sum":
                 product = self._product(f.lift, el) if not mask else None
-                return [f"{reg} = v_fma({product[0]}, {product[1]}, {reg});" if product else f"{reg} = {reg} + {f'keep({mask}, {v})' if mask else v};"]
+                return [
+                    f"{reg} = v_fma({product[0]}, {product[1]}, {reg});"
+                    if product
+                    else f"{reg} = {reg} + {f'keep({mask}, {v})' if mask else v};"
+                ]
             new = combine(f.op, reg, v)
             return [f"{reg} = sel({mask}, {new}, {reg});" if mask else f"{reg} = {new};"]
         index = el.value(Index(self.phase.stream))
         best = MONOIDS[f.op].best
         m = self.names.fresh("m")
         if kind == "top":
-            name, at = self.names.get("acc", state.name), state_at(self.names, State(state.name, state.op, state.row, k=state.k), self.phase, self.at)
+            name, at = (
+                self.names.get("acc", state.name),
+                state_at(self.names, State(state.name, state.op, state.row, k=state.k), self.phase, self.at),
+            )
             hit = f"m_not(m_le({v}, set1({name}[{at} + {state.k - 1}])))"
             hit = f"m_and({mask}, {hit})" if mask else hit
             return [f"const M {m} = {hit};", f"if (m_any({m})) top_insert({name} + {at}, {name}_at + {at}, {state.k}, {v}, {index}, {m});"]
@@ -228,8 +215,6 @@ class TileStatements:
         return [f"const M {m} = {better};", f"{reg} = sel({m}, {v}, {reg}); {reg}_at = sel({m}, {index}, {reg}_at);"]
 
     def _product(self, e: Expr, el: Elements) -> tuple[str, str] | None:
-        from redfuser_eq.expr import Map
-
         if isinstance(e, Map) and e.op == "mul" and e.dtype != bool:
             return el.value(e.args[0]), el.value(e.args[1])
         if isinstance(e, Map) and e.op == "square":
@@ -243,7 +228,9 @@ class TileStatements:
             if self.states[f.acc].k:
                 continue
             for r in rs:
-                out.append(f"V {r} = set1({literal(MONOIDS[f.op].identity)});" + (f" V {r}_at = set1(0);" if self.states[f.acc].indexed else ""))
+                out.append(
+                    f"V {r} = set1({literal(MONOIDS[f.op].identity)});" + (f" V {r}_at = set1(0);" if self.states[f.acc].indexed else "")
+                )
         return out
 
     def _close(self, f: Fold, regs: list[str]) -> list[str]:
@@ -320,305 +307,6 @@ class TileStatements:
             return f"stm_{tag}({mask}, {at}, {value});" if mask else f"st_{tag}({at}, {value});"
         return f"sts_{tag}({at}, {step}, {mask or 'm_all()'}, {value});"
 
-    # ---- rebase
-    def do_rebase(self, s: Rebase) -> list[str]:
-        return self._rebase_rows(s) if s.lanes == "row" else self._rebase_scalar(s)
-
-    def _keep(self, names: tuple[str, ...], el: Elements) -> list[str]:
-        return [self.set_state(self.states[n], el.state(self.states[n]), el, "_old") for n in names if self.states[n].keep]
-
-    def _moved(self, params: tuple[str, ...]) -> str:
-        tests = [f"{self.cell(self.states[p])} != {self.cell(self.states[p], '_old')}" for p in params]
-        return f"({' || '.join(tests)}) && !({self.at_identity(params, True)})"
-
-    def _rebase_scalar(self, s: Rebase) -> list[str]:
-        out: list[str] = []
-        with self.rows(out):
-            scope = Scope(frozenset(), [])
-            el = self.elements("", [scope], mode="rebase")
-            out += self._keep(tuple(n for n, _ in s.items), el)
-            new = [(n, el.value(e)) for n, e in s.items]
-            factors = [(b, el.value(e), d) for b, e, d in s.factors]
-            fixed = [f"const V {self.names.fresh('n')} = {v};" for _, v in new]
-            ids = [t.split()[2] for t in fixed]
-            body = [*scope.lines, *fixed, *(self.set_state(self.states[n], i, el) for (n, _), i in zip(new, ids, strict=True))]
-            body += [self.put(b, v, el, "", "") for b, v, _ in factors]
-            rest = [self.put(b, f"set1({literal(d)})", el, "", "") for b, _, d in factors]
-            if not s.params:
-                out += ["{", *body, "}"]
-            else:
-                out += [f"if ({self._moved(s.params)}) {{", *body, "}", *(["else {", *rest, "}"] if rest else [])]
-        return out
-
-    def _rebase_rows(self, s: Rebase) -> list[str]:
-        out: list[str] = []
-        row = self.phase.row
-        with self.rows(out, "LANES"):
-            scope = Scope(frozenset(), [])
-            el = self.elements(row, [scope], f"tail({self.row_total()} - {self.at[row].offset})", "rebase")
-            out += self._keep(tuple(n for n, _ in s.items), el)
-            moved, unset = [], []
-            for p in s.params:
-                state = self.states[p]
-                moved.append(f"m_ne({el.state(state)}, {el.state(state, '_old')})")
-                unset.append(f"m_eq({el.state(state, '_old')}, set1({literal(MONOIDS[state.op].identity)}))")
-            ok = self.names.fresh("m")
-            if s.params:
-                out += [f"const M {ok} = m_and({_join('m_or', moved)}, m_not({_join('m_and', unset)}));"]
-                out += [self.put(b, f"set1({literal(d)})", el, row, "") for b, _, d in s.factors] + [f"if (m_any({ok})) {{"]
-            else:
-                out += [f"const M {ok} = m_all();", "{"]
-            new = [(n, self.names.fresh("n"), el.value(e)) for n, e in s.items]
-            factors = [(b, el.value(e), d) for b, e, d in s.factors]
-            out += scope.lines + [f"const V {i} = {v};" for _, i, v in new]
-            out += [self.set_state(self.states[n], f"sel({ok}, {i}, {el.state(self.states[n])})", el) for n, i, _ in new]
-            out += [self.put(b, f"sel({ok}, {v}, set1({literal(d)}))", el, row, "") for b, v, d in factors] + ["}"]
-        return out
-
-    # ---- columns
-    @contextmanager
-    def _columns(self, out: list[str], axes: tuple[str, ...]) -> Iterator[None]:
-        """Loops over whole axes, outermost first."""
-        saved = dict(self.at)
-        for a in axes:
-            v = self.names.var(a)
-            out.append(f"for (int64_t {v} = 0; {v} < {self.names.extent(a)}; {v}++) {{")
-            self.at[a] = Place("0", v)
-        yield
-        out.extend("}" for _ in axes)
-        self.at = saved
-
-    def do_columns(self, s: Columns) -> list[str]:
-        out: list[str] = []
-        state = self.states[s.fold.acc]
-        with self.state_rows(out, state):
-            if s.guard:
-                out.append(f"if (!({self.at_identity(s.guard, False)})) {{")
-            if s.lane == self.phase.stream:
-                with self._columns(out, state.columns):
-                    out += self._column_stream(s, state)
-            else:
-                with self._columns(out, tuple(c for c in state.columns if c != s.lane)):
-                    out += self._column_lane(s, state)
-            out += ["}"] if s.guard else []
-        return out
-
-    @contextmanager
-    def state_rows(self, out: list[str], s: State) -> Iterator[None]:
-        if s.row:
-            with self.rows(out):
-                yield
-        else:
-            yield
-
-    def _column_stream(self, s: Columns, state: State) -> list[str]:
-        k, var, total = self.phase.stream, self.names.var(self.phase.stream), self.counts[self.phase.stream]
-        pre, body = Scope(frozenset(), []), Scope(frozenset((k,)), [])
-        with self.bind(k, Place(self.at[k].start, var)):
-            el = self.elements(k, [pre, body], "m")
-            reg = self.names.fresh("a")
-            lines = self.fold(s.fold, reg, el, "m")
-        return ["{", *pre.lines, *self._open((s.fold,), [[reg]]), f"for (int64_t {var} = 0; {var} < {total}; {var} += LANES) {{",
-                f"const M m = tail({total} - {var});", *body.lines, *lines, "}", *self._close(s.fold, [reg]), "}"]  # fmt: skip
-
-    def _column_lane(self, s: Columns, state: State) -> list[str]:
-        k, var, total, d = self.phase.stream, self.names.var(self.phase.stream), self.counts[self.phase.stream], s.lane
-        dv, nd = self.names.var(d), self.names.extent(d)
-        out = ["{", f"int64_t {dv} = 0;"]
-        for unroll in (4, 1):
-            test = f"{dv} + {unroll} * LANES <= {nd}" if unroll > 1 else f"{dv} < {nd}"
-            mask = "" if unroll > 1 else "m"
-            begin: list[str] = [f"const M m = tail({nd} - {dv});"] if mask else []
-            end: list[str] = []
-            pre, shared, body = Scope(frozenset((d,)), []), Scope(frozenset(), []), Scope(frozenset((k,)), [])
-            with self.bind(k, Place(self.at[k].start, var)):
-                for u in range(unroll):
-                    place = Place("0", f"({dv} + {u} * LANES)" if u else dv)
-                    inner = Scope(frozenset((k,)), body.lines)
-                    own = Scope(frozenset((d,)), body.lines) if False else inner
-                    el = Elements(self.names, self.phase, {**self.at, d: place}, d, [shared, Scope(pre.axes, pre.lines), own], mask)
-                    reg = self.names.fresh("a")
-                    with self.bind(d, place):
-                        begin += self.load_state(s.fold, reg, el)
-                        body.lines += self.fold(s.fold, reg, el, "")
-                        end += self.save_state(s.fold, reg, el)
-            out += [f"for (; {test}; {dv} += {unroll} * LANES) {{", *begin, *shared.lines, *pre.lines]
-            out += [f"for (int64_t {var} = 0; {var} < {total}; {var}++) {{", *body.lines, "}", *end, "}"]
-        return [*out, "}"]
-
-    def do_columnrebase(self, s: ColumnRebase) -> list[str]:
-        out: list[str] = []
-        for n, e in s.items:
-            state = self.states[n]
-            with self.state_rows(out, state):
-                out.append(f"if ({self._moved(s.params)}) {{" if s.params else "{")
-                *outer, d = state.columns
-                with self._columns(out, tuple(outer)):
-                    out += self._along(d, lambda el, state=state, e=e: [self.set_state(state, el.value(e), el)], "rebase")  # type: ignore[misc]
-                out.append("}")
-        return out
-
-    def _along(self, axis: str, lines, mode: str, extent: str = "") -> list[str]:  # type: ignore[no-untyped-def]
-        """A vector loop over a whole axis, with a masked tail; `lines(el)` gives what is done with one vector."""
-        var = self.names.var(axis)
-        total = extent or self.names.extent(axis)
-        scope = Scope(frozenset((axis,)), [])
-        pre = Scope(frozenset(), [])
-        with self.bind(axis, Place("0", var)):
-            el = self.elements(axis, [pre, scope], "m", mode)
-            last = lines(el)
-        return ["{", *pre.lines, f"for (int64_t {var} = 0; {var} < {total}; {var} += LANES) {{", f"const M m = tail({total} - {var}); (void)m;",
-                *scope.lines, *last, "}", "}"]  # fmt: skip
-
-    # ---- results
-    def do_store(self, s: Store) -> list[str]:
-        out: list[str] = []
-        if s.columns:
-            *outer, lane = s.columns
-            with self.rows(out), self._columns(out, tuple(outer)):
-                out += self._along(lane, lambda el: [self.put(s.target, el.value(s.expr), el, lane, "m")], "final")
-            return out
-        row = self.phase.row
-        if row and (row not in self.at or row in self.counts):
-            with self.rows(out, "LANES"):
-                scope = Scope(frozenset(), [])
-                mask = self.names.fresh("m")
-                el = self.elements(row, [scope], mask, "final")
-                value = el.value(s.expr)
-                out += [f"const M {mask} = tail({self.row_total()} - {self.at[row].offset});", *scope.lines]
-                out.append(self.put(s.target, value, el, row, mask))
-            return out
-        scope = Scope(frozenset(), [])
-        el = self.elements("", [scope], mode="final")
-        value = el.value(s.expr)
-        return ["{", *scope.lines, self.put(s.target, value, el, "", ""), "}"]
-
-    def do_flag(self, s: Flag) -> list[str]:
-        out: list[str] = []
-        with self.rows(out):
-            bad = self.names.fresh("bad")
-            out.append(f"int {bad} = 0;")
-            for n in s.accs:
-                out += self._not_finite(self.states[n], bad)
-            at = "0"
-            for a in self.names.k.flag_axes:
-                at = f"({at} * {self.names.extent(a)} + {self.at[a].whole})"
-            out.append(f"if ({bad}) __atomic_store_n(flags + {at}, (uint8_t)1, __ATOMIC_RELAXED);")
-        return out
-
-    def _not_finite(self, s: State, bad: str) -> list[str]:
-        name, base = self.names.get("acc", s.name), state_at(self.names, State(s.name, s.op, s.row, s.columns, s.k), self.phase, self.at)
-        if s.k:
-            return [f"for (int64_t t = 0; t < {s.k}; t++) {bad} |= !isfinite({name}[{base} + t]);"]
-        if not s.columns:
-            return [f"{bad} |= !isfinite({name}[{base}]);"]
-        out: list[str] = []
-        *outer, d = s.columns
-        with self._columns(out, tuple(outer)):
-            axes = frozenset((d,))
-            out += self._along(d, lambda el: [f"{bad} |= m_any(m_and(m, m_not(m_isfinite({el.value(Acc(s.name, axes))}))));"], "final")
-        return out
-
-    # ---- segments
-    def do_partial(self, s: Partial) -> list[str]:
-        out: list[str] = []
-        for n, values, positions in s.items:
-            state = self.states[n]
-            for target, suffix in ((values, ""), (positions, "_at")):
-                if target:
-                    out += self._copy_out(state, target, suffix)
-        return out
-
-    def _copy_out(self, s: State, target: str, suffix: str) -> list[str]:
-        out: list[str] = []
-        with self.state_rows(out, s):
-            inner = (*s.columns, s.out) if s.k else s.columns
-            if inner:
-                *outer, d = inner
-                with self._columns(out, tuple(outer)):
-                    out += self._along(d, lambda el: [self.put(target, el.state(s, suffix), el, d, "m")], "final", str(s.k) if s.k else "")
-            else:
-                el = self.elements("", [Scope(frozenset(), [])], mode="final")
-                out.append(self.put(target, el.state(s, suffix), el, "", ""))
-        return out
-
-    def do_merge(self, s: Merge) -> list[str]:
-        parts = {n: (v, p) for n, v, p in s.items}
-        out: list[str] = []
-        g = self.names.var(SEGMENT)
-        with self.rows(out):
-            for n, rebase in (x for level in s.levels for x in level):
-                state = self.states[n]
-                unset = self._segment_unset(rebase, parts)
-                out.append(f"for (int64_t {g} = 0; {g} < {self.names.extent(SEGMENT)}; {g}++) {{")
-                with self.bind(SEGMENT, Place("0", g)):
-                    out += [f"if ({unset}) continue;"] if unset else []
-                    out += self._merge_one(state, rebase, parts)
-                out.append("}")
-        return out
-
-    def _segment_unset(self, rebase: Expr | None, parts: dict[str, tuple[str, str]]) -> str:
-        from redfuser_eq.expr import nodes
-
-        if rebase is None:
-            return ""
-        accs = sorted({e.name for e in nodes(rebase) if isinstance(e, Acc)})
-        tests = []
-        for n in accs:
-            if not self.states[n].columns and n in parts:
-                tests.append(f"*({self._part(self.states[n], parts[n][0])}) == {literal(MONOIDS[self.states[n].op].identity)}")
-        return " && ".join(tests)
-
-    def _part(self, s: State, buffer: str) -> str:
-        b = self.names.k.buffer(buffer)
-        assert b is not None
-        parts = [self.names.get("buf", buffer)]
-        for d, axis in enumerate(b.dims):
-            if axis in self.at:
-                step = self.names.step(b, d)
-                parts.append(self.at[axis].whole if step == "1" else f"{self.at[axis].whole} * {step}")
-        return " + ".join(p for p in parts if not p.startswith("0 "))
-
-    def _merge_one(self, s: State, rebase: Expr | None, parts: dict[str, tuple[str, str]]) -> list[str]:
-        values, positions = parts[s.name]
-        if s.k:
-            at = state_at(self.names, State(s.name, s.op, s.row, k=s.k), self.phase, self.at)
-            name, v, p = self.names.get("acc", s.name), self._part(s, values), self._part(s, positions)
-            t = self.names.var(s.out)
-            return [f"for (int64_t {t} = 0; {t} < {s.k}; {t}++)",
-                    f"top_insert({name} + {at}, {name}_at + {at}, {s.k}, set1(({v})[{t}]), set1(({p})[{t}]), tail(1));"]  # fmt: skip
-        if s.columns:
-            *outer, d = s.columns
-            out: list[str] = []
-            with self._columns(out, tuple(outer)):
-                out += self._along(d, lambda el: self._merge_lines(s, rebase, el, parts), "rebase")
-            return out
-        scope = Scope(frozenset(), [])
-        el = self.elements("", [scope], mode="rebase")
-        lines = self._merge_lines(s, rebase, el, parts)
-        return [*scope.lines, *lines]
-
-    def _merge_lines(self, s: State, rebase: Expr | None, el: Elements, parts: dict[str, tuple[str, str]]) -> list[str]:
-        el.parts = {n: v for n, (v, _) in parts.items()}
-        if s.indexed:
-            values, positions = parts[s.name]
-            b = self.names.k.buffer(values)
-            assert b is not None
-            v, p = el.value(Load(values, b.dims)), el.value(Load(positions, b.dims))
-            m = self.names.fresh("m")
-            el.scopes[-1].lines.append(f"const M {m} = {improves(MONOIDS[s.op].best, v, el.state(s))};")
-            return [self.set_state(s, f"sel({m}, {p}, {el.state(s, '_at')})", el, "_at"), self.set_state(s, f"sel({m}, {v}, {el.state(s)})", el)]
-        axes = frozenset(s.columns) | ({self.phase.row} if s.row else set())
-        moved = el.value(rebase if rebase is not None else Prev(s.name, axes))
-        return [self.set_state(s, combine(s.op, el.state(s), moved), el)]
-
-
-def _join(name: str, parts: list[str]) -> str:
-    text = parts[0]
-    for p in parts[1:]:
-        text = f"{name}({text}, {p})"
-    return text
-
 
 def state_arrays(s: State) -> Iterator[tuple[str, str]]:
     """(suffix, initial value) of the arrays that hold a state."""
@@ -628,6 +316,3 @@ def state_arrays(s: State) -> Iterator[tuple[str, str]]:
         yield "_old", identity
     if s.indexed:
         yield "_at", "0"
-
-
-__all__ = ["DTYPES", "HELPERS", "Loop", "TileStatements", "count", "state_arrays"]

@@ -156,7 +156,8 @@ class Contract:
     start: 0 ("zero"), or dst itself, times `factor` (a row factor) plus `rank` terms coefficient[i] * state[j] ("state").
     raw, score, folds: in the registers of the last block the tile reads as Load(raw): `score` maps it, `folds` fold it,
     and it is stored to dst if keep. rest: rows left over in a full tile, worth a block of their own.
-    extra: (state, operand over c) rows without a row axis that share b: folded after the others, panel by panel. dst names a buffer, or a state when start is "state".
+    extra: (state, operand over c) rows without a row axis that share b: folded after the others, panel by panel.
+    dst names a buffer, or a state when start is "state".
     """
 
     dst: str
@@ -271,9 +272,7 @@ class Scan:
     lane: str
 
 
-Stmt: TypeAlias = (
-    Loop | Skip | Sweep | Contract | Dot | Pack | Rebase | Columns | ColumnRebase | Partial | Merge | Store | Flag | Scan
-)
+Stmt: TypeAlias = Loop | Skip | Sweep | Contract | Dot | Pack | Rebase | Columns | ColumnRebase | Partial | Merge | Store | Flag | Scan
 
 
 @dataclass(frozen=True)
@@ -398,16 +397,17 @@ def check(k: Kernel) -> None:
     belong to their phase, register blocks are not empty, and both sides of a contraction share its inner axis.
 
     Raises IRError."""
-    names = [x.name for x in (*k.inputs, *k.outputs, *k.buffers)]
+    arrays: tuple[Array | Buffer, ...] = (*k.inputs, *k.outputs, *k.buffers)
+    names = [x.name for x in arrays]
     if len(names) != len(set(names)):
         raise IRError(f"kernel {k.name!r}: two arrays or buffers share a name: {sorted(names)}")
     known = {*k.extent_names, SEGMENT}
-    for x in (*k.inputs, *k.outputs, *k.buffers):
+    for x in arrays:
         if not set(x.dims) <= known:
             raise IRError(f"{x.name!r} varies over {sorted(set(x.dims) - known)}, which have no extent")
-    for x in (*k.inputs, *k.outputs):
-        if x.dtype not in DTYPES.values() or len(x.strides) != len(x.dims):
-            raise IRError(f"array {x.name!r}: dtype {x.dtype!r} is unknown, or dims and strides differ in number")
+    for a in (*k.inputs, *k.outputs):
+        if a.dtype not in DTYPES.values() or len(a.strides) != len(a.dims):
+            raise IRError(f"array {a.name!r}: dtype {a.dtype!r} is unknown, or dims and strides differ in number")
     if k.real not in ("float", "double") or k.lanes < 1:
         raise IRError(f"kernel {k.name!r}: compute type {k.real!r} with {k.lanes} lanes")
     for p in k.phases:
@@ -421,7 +421,8 @@ def _check_phase(k: Kernel, p: Phase, known: set[str]) -> None:
     for g in p.grid:
         if g.axis not in known or g.step < 1:
             raise IRError(f"phase {p.name!r}: grid axis {g.axis!r} in steps of {g.step}")
-    sources = {x.name: x.dims for x in (*k.inputs, *k.outputs, *k.buffers)}
+    arrays: tuple[Array | Buffer, ...] = (*k.inputs, *k.outputs, *k.buffers)
+    sources = {x.name: x.dims for x in arrays}
     raws = {s.raw: (s.i, s.j) for s in statements(p.body) if isinstance(s, Contract) and s.raw}
     _check_body(k, p, p.body, {g.axis for g in p.grid}, sources | raws, states)
 

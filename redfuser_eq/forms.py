@@ -1,9 +1,9 @@
 """The form of a phase: which axis is the row, which way the lanes run, how large the tiles are.
 
-    plain    one row at a time along the stream, or a vector of rows where a row axis is the contiguous one
-    blocked  a product of the rows and the stream in register blocks, lanes along either
-    dot      a product whose stream operand one row uses once: its inner axis in the lanes
-    columns  no product inside the elements, but accumulators with columns that are one
+plain    one row at a time along the stream, or a vector of rows where a row axis is the contiguous one
+blocked  a product of the rows and the stream in register blocks, lanes along either
+dot      a product whose stream operand one row uses once: its inner axis in the lanes
+columns  no product inside the elements, but accumulators with columns that are one
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _product_form(q: Question, row: str, p: Product) -> Form:
 def _product_lanes(q: Question, row: str, p: Product) -> str:
     """Cost of one element of the stream for every row, in vector operations of one inner element."""
     lanes, n_row, n_c = q.sizes.lanes, q.extents[row], q.extents[p.inner]
-    outside = [e for e in _outside(q.lifts.values(), p.node)]
+    outside = _outside(q.lifts.values(), p.node)
     heavy = 4.0 * n_row / max(n_c, 1)
     cost = {
         "row": up(n_row, lanes) / (2 * lanes) + heavy * q.gathers(row, outside),

@@ -37,8 +37,8 @@ def affine(e: Expr) -> tuple[dict[str, int], int] | None:
 def bounds(condition: Expr) -> tuple[list[Bound], bool]:
     """The affine bounds among the conjuncts of a condition, and whether they are all of it."""
     if isinstance(condition, Map) and condition.op == "logical_and":
-        a, b = bounds(condition.args[0]), bounds(condition.args[1])
-        return a[0] + b[0], a[1] and b[1]
+        first, second = bounds(condition.args[0]), bounds(condition.args[1])
+        return first[0] + second[0], first[1] and second[1]
     if isinstance(condition, Map) and condition.op in COMPARISONS:
         a, b = affine(condition.args[0]), affine(condition.args[1])
         if a is not None and b is not None:

@@ -32,7 +32,9 @@ class PhaseBuilder:
         self.rebases = {a.name: rename_sources(a.rebase, outside) for a in self.accs.values() if a.rebase is not None}
         self.outputs = [(i, rename_sources(e, outside)) for i, e in g.outputs]
         self.before: list[ir.Phase] = []
-        question = Question(self.lifts, self.accs, self.columns, self.rows, self.stream, s.extents, s.inputs, s.sizes, s.choice, self._is_masked())
+        question = Question(
+            self.lifts, self.accs, self.columns, self.rows, self.stream, s.extents, s.inputs, s.sizes, s.choice, self._is_masked()
+        )
         self.form: Form = choose(question)
         self.separable = {n for n, a in self.accs.items() if self.form.row and separates(question, a, self.form.row)}
         self.along = [(i, e) for i, e in self.outputs if self.stream in s.outputs[i].dims]
@@ -60,7 +62,9 @@ class PhaseBuilder:
         return [*self.lifts.values(), *(e for _, e in self.along)]
 
     def _replace(self, old: Expr, new: Expr) -> None:
-        swap = lambda e: transform(e, lambda x: new if x is old else None)  # noqa: E731
+        def swap(e: Expr) -> Expr:
+            return transform(e, lambda x: new if x is old else None)
+
         self.lifts = {n: swap(e) for n, e in self.lifts.items()}
         self.along = [(i, swap(e)) for i, e in self.along]
 
@@ -255,11 +259,11 @@ class PhaseBuilder:
         rank: list[tuple[Expr, str]] = []
         for t in terms(e):
             sign, fs = self._signed_factors(t)
-            old = [f for f in fs if isinstance(f, Prev) and self.columns.get(f.name)]
+            old: list[Prev] = [f for f in fs if isinstance(f, Prev) and self.columns.get(f.name)]
             rest = product([f for f in fs if f not in old] + ([Const(-1.0, e.dtype)] if sign < 0 else []))
             if len(old) != 1 or (rest is not None and rest.axes & set(self.columns[a.name])):
                 return None
-            name = old[0].name  # type: ignore[attr-defined]
+            name = old[0].name
             if name == a.name and factor is None:
                 factor = rest if rest is not None else Const(1.0, e.dtype)
             elif name != a.name and self.row not in self.accs[name].axes and self.columns[name] == self.columns[a.name]:
@@ -407,8 +411,9 @@ class PhaseBuilder:
             return [*self.before, own]
         self.s.segmented = True
         parts = self._parts()
-        own = ir.Phase(name, (*batch, *segment, *rows), (*body, ir.Partial(parts)), self.row, self.stream, f.held, f.stream_outer, self.states(),
-                       uneven, laws)  # fmt: skip
+        grid = (*batch, *segment, *rows)
+        body = [*body, ir.Partial(parts)]
+        own = ir.Phase(name, grid, tuple(body), self.row, self.stream, f.held, f.stream_outer, self.states(), uneven, laws)
         levels = tuple(tuple((a.name, self.rebases.get(a.name)) for a in level) for level in self.g.roles[0].levels)
         step = (ir.Grid(self.row, f.rows),) if self.row else ()
         merge = ir.Phase("merge", (*batch, *step), (ir.Merge(levels, parts), *self.results()), self.row, self.stream, f.held, False,
@@ -420,6 +425,3 @@ def law(a: Accumulator) -> str:
     """One line of mathematics for the printed source."""
     text = f"{a.name}: {a.op}{a.k or ''} of {show(a.lift)}"
     return text if a.rebase is None else f"{text}; rebase {show(a.rebase)}"
-
-
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import ceil
 from typing import TYPE_CHECKING
 
 from .cascade import Accumulator
@@ -12,7 +11,7 @@ from .expr import Acc, Expr, Load, Prev, nodes, transform
 from .masks import finite_needed, masked
 from .phase import PhaseBuilder
 from .roles import Roles, split_columns
-from .tiles import PAGE, up
+from .tiles import PAGE
 
 if TYPE_CHECKING:
     from .schedule import Group, Scheduler
@@ -56,7 +55,13 @@ class ProductBuilder(PhaseBuilder):
     def _order(self) -> None:
         """The stream outside the rows, when its operand outgrows the last cache and several row tiles read it."""
         f, s = self.form, self.s
-        if f.kind != "blocked" or any(x != self.row for x in self.rows) or any(self.columns.values()) or self.along or len(self.g.roles) > 1:
+        if (
+            f.kind != "blocked"
+            or any(x != self.row for x in self.rows)
+            or any(self.columns.values())
+            or self.along
+            or len(self.g.roles) > 1
+        ):
             return
         outer = s.extents[self.row] > f.rows and self.per_element * s.extents[self.stream] > s.device.l3 and not s.segmented
         self.form = replace(f, stream_outer=bool(s.choice.get("stream_outer", outer)))
@@ -93,7 +98,9 @@ class ProductBuilder(PhaseBuilder):
                         return axis
         return a
 
-    def _pack(self, name: str, e: Expr, c: str, j: str, panel: int, sizes: dict[str, ir.Size], lane: str, shared: int) -> tuple[ir.Operand, ir.Stmt]:
+    def _pack(
+        self, name: str, e: Expr, c: str, j: str, panel: int, sizes: dict[str, ir.Size], lane: str, shared: int
+    ) -> tuple[ir.Operand, ir.Stmt]:
         """Repack e[c, j]; shared > 0: once a launch, in shares of so many of j, over the batch axes it carries."""
         batch = tuple(x for x in self.rows if x in e.axes and x not in (c, j)) if shared else ()
         dims = (*batch, c, j)
@@ -138,8 +145,9 @@ class ProductBuilder(PhaseBuilder):
         once = s.extents[self.row] > f.rows and not f.stream_outer
         size = ir.Size(self.stream, multiple=width) if once else ir.Size(value=f.depth, multiple=width)
         where = self._contiguous(p.stream, p.inner, self.stream)
-        self.b, stmt = self._pack(f"stream{self.number}", p.stream, p.inner, self.stream, width, {p.inner: ir.Size(p.inner), self.stream: size},
-                                  where, 4 * width if once else 0)  # fmt: skip
+        sizes = {p.inner: ir.Size(p.inner), self.stream: size}
+        share = 4 * width if once else 0
+        self.b, stmt = self._pack(f"stream{self.number}", p.stream, p.inner, self.stream, width, sizes, where, share)
         at_stream += [] if once else [stmt]
         straight = self._straight(p.row, p.inner, unit=True)
         if straight is None:
@@ -200,8 +208,8 @@ class ProductBuilder(PhaseBuilder):
         m = masked(self.score) if self.score is not None and self.mask_statements() else None
         read = [e for n, e in self.lifts.items() if n not in self.early and n not in self.stored]
         keep = again or any(self.tile in set(nodes(e)) for e in read) or self._tile_is_weight()
-        contract = ir.Contract(self.tile.source, self.a, self.b, i, j, p.inner, f.mr, f.nv,
-                               self.s.sizes.inner_block(self.s.extents[p.inner], f.nv * self.s.lanes), raw=self.raw.source, score=self.score,
+        block = self.s.sizes.inner_block(self.s.extents[p.inner], f.nv * self.s.lanes)
+        contract = ir.Contract(self.tile.source, self.a, self.b, i, j, p.inner, f.mr, f.nv, block, raw=self.raw.source, score=self.score,
                                open_score=m.open if m else None, folds=folds, keep=keep,
                                rest=(f.depth if self.lanes == "row" else f.rows) % f.mr)  # fmt: skip
         return [*out, *self.at_stream, contract]
@@ -232,7 +240,13 @@ class ProductBuilder(PhaseBuilder):
         _, v = split_columns(self.lifts[host.name], self.columns[host.name])
         out = []
         for a in cols:
-            if a is host or a.op != "sum" or a.name in self.rebases or self.row in a.axes or self.columns[a.name] != self.columns[host.name]:
+            if (
+                a is host
+                or a.op != "sum"
+                or a.name in self.rebases
+                or self.row in a.axes
+                or self.columns[a.name] != self.columns[host.name]
+            ):
                 continue
             w, own = split_columns(self.lifts[a.name], self.columns[a.name])
             if own is v and w is not None and w.axes == {self.stream} and self._straight(w, self.stream, unit=False) is not None:
@@ -245,7 +259,7 @@ class ProductBuilder(PhaseBuilder):
         if a.name not in self.separable or a.name not in self.weights:
             return super().column_fold(r, a, factor, rank, riders)
         f, s = self.form, self.s
-        d, = self.columns[a.name]
+        (d,) = self.columns[a.name]
         n_row, n_d = s.extents[self.row], s.extents[d]
         mr, nv = s.sizes.register_block(min(n_row, f.rows), n_d)
         nv = {3: 2}.get(nv, min(nv, 4))
@@ -275,8 +289,7 @@ class ProductBuilder(PhaseBuilder):
         self.at_row, self.at_stream = [], []
         self.lifts_by_tile = dict(self.lifts)
         for n, (_, w) in self.stored.items():
-            tile = self.weights[n]
-            self.lifts_by_tile[n] = transform(self.lifts[n], lambda e, tile=tile, w=w: w if e is tile else None)  # type: ignore[misc]
+            self.lifts_by_tile[n] = _swap(self.lifts[n], self.weights[n], w)
         f = self.form
         if f.kind == "blocked":
             self._row_operand()
@@ -284,9 +297,9 @@ class ProductBuilder(PhaseBuilder):
                 self.early = self._early()
         if not self.form.stream_outer:
             return super().phases()
-        tile = self.tile_statements()
-        at_stream = [x for x in tile if x in self.at_stream]
-        inner = [*self.mask_statements(), *(x for x in tile if x not in at_stream), *self.pass_statements(self.g.roles[0])]
+        whole = self.tile_statements()
+        at_stream = [x for x in whole if x in self.at_stream]
+        inner = [*self.mask_statements(), *(x for x in whole if x not in at_stream), *self.pass_statements(self.g.roles[0])]
         rows = ir.Loop(self.row, self.form.rows, tuple(inner))
         return self._assemble([ir.Loop(self.stream, self.form.depth, (*at_stream, rows))])
 
@@ -303,4 +316,5 @@ class ProductBuilder(PhaseBuilder):
         return out
 
 
-__all__ = ["ProductBuilder", "up"]
+def _swap(e: Expr, old: Expr, new: Expr) -> Expr:
+    return transform(e, lambda x: new if x is old else None)

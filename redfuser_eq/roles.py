@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .cascade import Accumulator, Cascade, Pass
-from .expr import Acc, Cast, Const, Expr, Index, Load, Map, Prev, Reduce, nodes, transform
+from .expr import Acc, Const, Expr, Index, Load, Map, Prev, Reduce, nodes, transform
 from .ops import MONOIDS
 
 Axes = tuple[str, ...]
@@ -57,8 +57,8 @@ def split_columns(lift: Expr, columns: Iterable[str]) -> tuple[Expr | None, Expr
     return product(f for f in fs if not f.axes & cols), product(f for f in fs if f.axes & cols)
 
 
-def classify(p: Pass, carried: frozenset[str] = frozenset()) -> Roles:
-    """Roles of the axes of one pass; `carried` names accumulators of earlier passes of the same phase."""
+def classify(p: Pass) -> Roles:
+    """Roles of the axes of one pass."""
     accs = p.accumulators
     levels = tuple(tuple(x) for x in p.levels())
     depth = {a.name: n for n, level in enumerate(levels) for a in level}
@@ -67,7 +67,6 @@ def classify(p: Pass, carried: frozenset[str] = frozenset()) -> Roles:
     for a in accs:
         if a.rebase is not None:
             keep |= {e.name for e in nodes(a.rebase) if isinstance(e, Acc) and e.name in depth}
-    del carried
     base = {x for a in accs if a.name in read or MONOIDS[a.op].state == "top" for x in a.axes}
     others = [a for a in accs if a.name not in read and MONOIDS[a.op].state != "top"]
     common = set.intersection(*(set(a.axes) for a in others if a.axes)) if any(a.axes for a in others) else set()
@@ -181,24 +180,3 @@ def terms(e: Expr) -> list[Expr]:
     if isinstance(e, Map) and e.op == "sub":
         return terms(e.args[0]) + [additive_inverse(x) for x in terms(e.args[1])]
     return [e]
-
-
-def has_float_range(e: Expr) -> bool:
-    """Whether values of e can be NaN or infinite."""
-    return e.dtype.kind not in "iub"
-
-
-__all__ = [
-    "Cast",
-    "Product",
-    "Roles",
-    "classify",
-    "compute_type",
-    "factors",
-    "find_product",
-    "has_float_range",
-    "product",
-    "rename_sources",
-    "split_columns",
-    "terms",
-]

@@ -125,9 +125,9 @@ class Scheduler:
         for e in nodes(*roots):
             if isinstance(e, Reduce) and MONOIDS[e.op].state == "top":
                 raise Unsupported(f"{show(e)} is a top-k inside an element")
-            if isinstance(e, Map) and e.op in ("add", "sub", "mul", "neg", "square", "power") and e.dtype.kind in "iu":
-                if e.dtype.itemsize < 4 or e.dtype.kind == "u":
-                    raise Unsupported(f"{show(e)} is {e.dtype} arithmetic, which wraps; convert to int64 or a float first")
+            wraps = e.dtype.kind == "u" or (e.dtype.kind == "i" and e.dtype.itemsize < 4)
+            if isinstance(e, Map) and e.op in ("add", "sub", "mul", "neg", "square", "power") and wraps:
+                raise Unsupported(f"{show(e)} is {e.dtype} arithmetic, which wraps; convert to int64 or a float first")
             if e.dtype.kind not in "fiubV" and e.dtype.name not in ir.DTYPES:
                 raise Unsupported(f"{show(e)} is of dtype {e.dtype}")
 

@@ -1,0 +1,497 @@
+/* redfuser_kernel
+*/
+_Static_assert(LANES == 8 && sizeof(rf_real) == 4, "built for another target");
+RF_INLINE int64_t rf_up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
+/* an extremum still at its identity: any finite value is as good in what is added to it, and -inf - -inf is not */
+RF_INLINE V v_settle(V x) { return sel(m_eq(v_abs(x), set1(RF_INF)), set1(0), x); }
+
+struct context {
+  int64_t n_h;
+  int64_t n_i;
+  int64_t n_j;
+  int64_t n_e;
+  int64_t n_d;
+  int64_t n_segment;
+  const f32_t * in_k;
+  int64_t in_k_s0;
+  int64_t in_k_s1;
+  const f32_t * in_q;
+  int64_t in_q_s0;
+  int64_t in_q_s1;
+  const f32_t * in_v;
+  int64_t in_v_s0;
+  int64_t in_v_s1;
+  f32_t * out_out0;
+  int64_t out_out0_s0;
+  int64_t out_out0_s1;
+  rf_real * buf_finite0_v;
+  int64_t acc_o_ld;
+  uint8_t * flags;
+  int64_t off_tile0;
+  int64_t off_rows0;
+  int64_t off_factor0_3;
+  int64_t off_o;
+  rf_real *work; int64_t work_size;
+};
+
+RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+  int64_t const in_k_s1 = ctx->in_k_s1;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[6][2];
+  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 80 + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * in_k_s1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (!last) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
+  if (!test) {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      
+      V a9 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(6) for (int i = 0; i < 6; i++) {
+        const V t7 = x[i][j];
+        const V t8 = t7 * set1((rf_real)0x1.0000000000000p-2);
+        a9 = v_maximum(a9, t8);
+        st_real(d + i * 80 + j * LANES, t8);
+      }
+      st_real(acc_m + (x_i + j * LANES), a9);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
+      V a16 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(6) for (int i = 0; i < 6; i++) {
+        const V t10 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t11 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t12 = m_le(t10, t11);
+        const V t13 = x[i][j];
+        const V t14 = t13 * set1((rf_real)0x1.0000000000000p-2);
+        const V t15 = sel(t12, t14, set1(-RF_INF));
+        a16 = v_maximum(a16, t15);
+        st_real(d + i * 80 + j * LANES, t15);
+      }
+      st_real(acc_m + (x_i + j * LANES), a16);
+    }
+  }
+}
+RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+  int64_t const in_k_s1 = ctx->in_k_s1;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[3][2];
+  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 80 + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * in_k_s1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (!last) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
+  if (!test) {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      
+      V a19 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
+        const V t17 = x[i][j];
+        const V t18 = t17 * set1((rf_real)0x1.0000000000000p-2);
+        a19 = v_maximum(a19, t18);
+        st_real(d + i * 80 + j * LANES, t18);
+      }
+      st_real(acc_m + (x_i + j * LANES), a19);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
+      V a26 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
+        const V t20 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t21 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t22 = m_le(t20, t21);
+        const V t23 = x[i][j];
+        const V t24 = t23 * set1((rf_real)0x1.0000000000000p-2);
+        const V t25 = sel(t22, t24, set1(-RF_INF));
+        a26 = v_maximum(a26, t25);
+        st_real(d + i * 80 + j * LANES, t25);
+      }
+      st_real(acc_m + (x_i + j * LANES), a26);
+    }
+  }
+}
+RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+  int64_t const in_k_s1 = ctx->in_k_s1;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[1][2];
+  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 80 + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_k_s1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (!last) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
+  if (!test) {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      
+      V a29 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
+        const V t27 = x[i][j];
+        const V t28 = t27 * set1((rf_real)0x1.0000000000000p-2);
+        a29 = v_maximum(a29, t28);
+        st_real(d + i * 80 + j * LANES, t28);
+      }
+      st_real(acc_m + (x_i + j * LANES), a29);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
+      V a36 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
+        const V t30 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t31 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t32 = m_le(t30, t31);
+        const V t33 = x[i][j];
+        const V t34 = t33 * set1((rf_real)0x1.0000000000000p-2);
+        const V t35 = sel(t32, t34, set1(-RF_INF));
+        a36 = v_maximum(a36, t35);
+        st_real(d + i * 80 + j * LANES, t35);
+      }
+      st_real(acc_m + (x_i + j * LANES), a36);
+    }
+  }
+}
+RF_NOINLINE void contract_55(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[6][2];
+  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_56(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[6][2];
+  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
+  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_57(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[4][2];
+  if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_58(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[4][2];
+  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
+  if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_59(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[3][2];
+  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_60(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[3][2];
+  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
+  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_61(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[1][2];
+  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_62(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[1][2];
+  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
+  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+static void phase_0_scan_v(void *ctx_, int64_t item, int worker) {
+  const struct context *ctx = (const struct context *)ctx_;
+  (void)item; (void)worker;
+  int64_t const n_h = ctx->n_h;
+  int64_t const n_j = ctx->n_j;
+  int64_t const n_d = ctx->n_d;
+  const f32_t * const in_v = ctx->in_v;
+  int64_t const in_v_s0 = ctx->in_v_s0;
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  rf_real * const buf_finite0_v = ctx->buf_finite0_v;
+  int64_t rest = item; (void)rest;
+  const int64_t x_j_0 = rest % ((n_j + 255) / 256) * 256; rest /= ((n_j + 255) / 256);
+  const int64_t x_j_c = rf_min(256, n_j - x_j_0);
+  const int64_t x_h_0 = rest % n_h; rest /= n_h;
+  {
+    V bad = set1(0);
+    for (int64_t x_j = 0; x_j < x_j_c; x_j++)
+    for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
+      const M m = tail(n_d - x_d);
+      const V t1 = ldm_f32(m, in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + x_d);
+      bad = bad + keep(m, t1 * set1(0));
+    }
+    if (m_any(m_isnan(bad))) { const rf_real no = 0; __atomic_store(buf_finite0_v, &no, __ATOMIC_RELAXED); }
+  }
+}
+static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
+    /* m: max of where((#j <= #i), (sum_e((q[h,i,e] * k[h,j,e])) * 0.25), -inf) */
+    /* s: sum of exp((where((#j <= #i), (sum_e((q[h,i,e] * k[h,j,e])) * 0.25), -inf) - m)); rebase (s' * exp((m' - m))) */
+    /* o: sum of (exp((where((#j <= #i), (sum_e((q[h,i,e] * k[h,j,e])) * 0.25), -inf) - m)) * v[h,j,d]); rebase (o' * exp((m' - m))) */
+  const struct context *ctx = (const struct context *)ctx_;
+  (void)item; (void)worker;
+  int64_t const n_h = ctx->n_h;
+  int64_t const n_i = ctx->n_i;
+  int64_t const n_j = ctx->n_j;
+  int64_t const n_e = ctx->n_e;
+  int64_t const n_d = ctx->n_d;
+  const f32_t * const in_k = ctx->in_k;
+  int64_t const in_k_s0 = ctx->in_k_s0;
+  int64_t const in_k_s1 = ctx->in_k_s1;
+  const f32_t * const in_q = ctx->in_q;
+  int64_t const in_q_s0 = ctx->in_q_s0;
+  int64_t const in_q_s1 = ctx->in_q_s1;
+  const f32_t * const in_v = ctx->in_v;
+  int64_t const in_v_s0 = ctx->in_v_s0;
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  f32_t * const out_out0 = ctx->out_out0;
+  int64_t const out_out0_s0 = ctx->out_out0_s0;
+  int64_t const out_out0_s1 = ctx->out_out0_s1;
+  rf_real * const buf_finite0_v = ctx->buf_finite0_v;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  uint8_t * const flags = ctx->flags;
+  rf_real *const work = ctx->work + worker * ctx->work_size;
+  rf_real *const buf_tile0 = work + ctx->off_tile0;
+  rf_real *const buf_rows0 = work + ctx->off_rows0;
+  rf_real *const buf_factor0_3 = work + ctx->off_factor0_3;
+  int64_t rest = item; (void)rest;
+  const int64_t x_i_0 = rest % ((n_i + 63) / 64) * 64; rest /= ((n_i + 63) / 64);
+  const int64_t x_i_c = rf_min(64, n_i - x_i_0);
+  const int64_t x_h_0 = rest % n_h; rest /= n_h;
+  rf_real acc_m[64] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 64; t++) acc_m[t] = -RF_INF;
+  rf_real acc_m_old[64] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 64; t++) acc_m_old[t] = -RF_INF;
+  rf_real acc_s[64] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 64; t++) acc_s[t] = (rf_real)0;
+  rf_real *acc_o = work + ctx->off_o;
+  for (int64_t t = 0; t < 64 * acc_o_ld + 32; t++) acc_o[t] = (rf_real)0;
+  for (int64_t p = 0; p < x_i_c; p += 16) for (int64_t l = 0; l < 16; l += LANES) {
+    rf_real *to = buf_rows0 + p * (n_e) + l; const int64_t left = x_i_c - p - l; (void)left;
+    for (int64_t x_e = 0; x_e < n_e; x_e += LANES) {
+      V r[LANES]; const M m = tail(n_e - x_e);
+      for (int q = 0; q < LANES; q++) {
+        r[q] = set1(0); if (q < left) {
+          const V t2 = ldm_f32(m, in_q + x_h_0 * in_q_s0 + (x_i_0 + (p + l + q)) * in_q_s1 + x_e);
+          r[q] = t2;
+        }
+      }
+      v_transpose(r);
+      for (int q = 0; q < LANES && x_e + q < n_e; q++)
+      st_real(to + (x_e + q) * 16, r[q]);
+    }
+  }
+  for (int64_t x_j_0 = 0; x_j_0 < n_j; x_j_0 += 66) {
+    const int64_t x_j_c = rf_min(66, n_j - x_j_0);
+    if ((0 + 1 * (x_i_0 + x_i_c - 1) + -1 * x_j_0 < 0) && buf_finite0_v[0] != 0) continue;
+    const int cut3 = 0 + 1 * x_i_0 + -1 * (x_j_0 + x_j_c - 1) < 0;
+    for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
+      acc_m_old[x_i] = acc_m[x_i];
+    }
+    for (int64_t c0 = 0; c0 < n_e || c0 == 0; c0 += 64) for (int64_t p = 0; p < x_i_c; p += (2 * LANES)) {
+      int64_t i = 0; const int whole = p + (2 * LANES) <= x_i_c; const int test = cut3 || !whole; (void)whole;
+      for (; i + 6 <= x_j_c; i += 6) { contract_4(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      for (; i + 3 <= x_j_c; i += 3) { contract_5(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      for (; i + 1 <= x_j_c; i += 1) { contract_6(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+    }
+    for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
+      const M m37 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      if (m_any(m37)) {
+        const V t39 = ld_real(acc_s + x_i);
+        const V t40 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t41 = v_settle(ld_real(acc_m + x_i));
+        const V t42 = t40 - t41;
+        const V t43 = v_exp(t42);
+        const V t44 = t39 * t43;
+        const V n38 = t44;
+        st_real(acc_s + x_i, sel(m37, n38, ld_real(acc_s + x_i)));
+      }
+    }
+    {
+      int64_t x_i = 0;
+      for (; x_i < x_i_c; x_i += 1 * LANES) {
+        const M m = tail(x_i_c - x_i);
+        V a45 = ld_real(acc_s + x_i);
+        const V t47 = v_settle(ld_real(acc_m + x_i));
+        for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
+          const V t46 = ld_real(buf_tile0 + x_j * 80 + x_i);
+          const V t48 = t46 - t47;
+          const V t49 = v_expz(t48);
+          a45 = a45 + t49;
+          st_real(buf_tile0 + x_j * 80 + x_i, t49);
+        }
+        st_real(acc_s + x_i, a45);
+      }
+    }
+    for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
+      const M m50 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      st_real(buf_factor0_3 + x_i, set1((rf_real)1));
+      if (m_any(m50)) {
+        const V t51 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t52 = v_settle(ld_real(acc_m + x_i));
+        const V t53 = t51 - t52;
+        const V t54 = v_exp(t53);
+        st_real(buf_factor0_3 + x_i, sel(m50, t54, set1((rf_real)1)));
+      }
+    }
+    for (int64_t c0 = 0; c0 < x_j_c || c0 == 0; c0 += 66) for (int64_t p = 0; p < n_d; p += (2 * LANES)) {
+      int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = cut3 || !whole; (void)whole;
+      for (; i + 6 <= x_i_c; i += 6) { if (whole) contract_55(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_56(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 4 <= x_i_c; i += 4) { if (whole) contract_57(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_58(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 3 <= x_i_c; i += 3) { if (whole) contract_59(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_60(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 1 <= x_i_c; i += 1) { if (whole) contract_61(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_62(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+    }
+  }
+  for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
+    {
+      const V t64 = set1(acc_s[x_i]);
+      for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
+        const M m = tail(n_d - x_d); (void)m;
+        const V t63 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t65 = t63 / t64;
+        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t65);
+      }
+    }
+  }
+  for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
+    int bad66 = 0;
+    bad66 |= !isfinite(acc_m[x_i]);
+    bad66 |= !isfinite(acc_s[x_i]);
+    {
+      for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
+        const M m = tail(n_d - x_d); (void)m;
+        const V t67 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        bad66 |= m_any(m_and(m, m_not(m_isfinite(t67))));
+      }
+    }
+    if (bad66) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+  }
+}
+RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
+  struct context c; struct context *ctx = &c; if (threads < 1) threads = 1; (void)in; (void)out; (void)n;
+  const int64_t n_h = ctx->n_h = n[0]; (void)n_h;
+  const int64_t n_i = ctx->n_i = n[1]; (void)n_i;
+  const int64_t n_j = ctx->n_j = n[2]; (void)n_j;
+  const int64_t n_e = ctx->n_e = n[3]; (void)n_e;
+  const int64_t n_d = ctx->n_d = n[4]; (void)n_d;
+  ctx->in_k_s0 = n[5];
+  ctx->in_k_s1 = n[6];
+  ctx->in_q_s0 = n[8];
+  ctx->in_q_s1 = n[9];
+  ctx->in_v_s0 = n[11];
+  ctx->in_v_s1 = n[12];
+  ctx->out_out0_s0 = n[14];
+  ctx->out_out0_s1 = n[15];
+  ctx->in_k = (f32_t *)in[0];
+  ctx->in_q = (f32_t *)in[1];
+  ctx->in_v = (f32_t *)in[2];
+  ctx->out_out0 = (f32_t *)out[0];
+  const int64_t n_segment = ctx->n_segment = 1; (void)n_segment;
+  const int64_t acc_o_ld = ctx->acc_o_ld = (rf_up(n_d, 32)) + ((rf_up(n_d, 32)) % 512 == 0 ? 16 : 0);
+  int64_t size = 0, work = 0; (void)work;
+  const int64_t at_buf_finite0_v = size; size += rf_up(9, 16) + 16;
+  ctx->off_tile0 = work; work += rf_up(5288, 16) + 16;
+  ctx->off_rows0 = work; work += rf_up((n_e) * (64) + 8, 16) + 16;
+  ctx->off_factor0_3 = work; work += rf_up(72, 16) + 16;
+  ctx->off_o = work; work += rf_up(64 * acc_o_ld + 32, 16) + 16;
+  work = rf_up(work, 1024) + 16; ctx->work_size = work;
+  rf_real *shared = (rf_real *)rf_alloc((size_t)size * sizeof(rf_real) + 64);
+  ctx->work = (rf_real *)rf_alloc((size_t)(work * threads) * sizeof(rf_real) + 64);
+  if (!shared || !ctx->work) { rf_free(shared); rf_free(ctx->work); return 1; }
+  ctx->buf_finite0_v = shared + at_buf_finite0_v;
+  ctx->buf_finite0_v[0] = 1;
+  ctx->flags = (uint8_t *)out[1];
+  memset(ctx->flags, 0, (size_t)(n_h * n_i));
+  rf_parallel(phase_0_scan_v, ctx, n_h * ((n_j + 255) / 256), threads, 0);
+  rf_parallel(phase_1_over_j, ctx, n_h * ((n_i + 63) / 64), threads, 1);
+  rf_free(shared); rf_free(ctx->work);
+  return 0;
+}

@@ -1,0 +1,403 @@
+/* redfuser_kernel
+*/
+_Static_assert(LANES == 8 && sizeof(rf_real) == 4, "built for another target");
+RF_INLINE int64_t rf_up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
+/* an extremum still at its identity: any finite value is as good in what is added to it, and -inf - -inf is not */
+RF_INLINE V v_settle(V x) { return sel(m_eq(v_abs(x), set1(RF_INF)), set1(0), x); }
+
+struct context {
+  int64_t n_r;
+  int64_t n_k;
+  int64_t n_n;
+  int64_t n_segment;
+  const f32_t * in_g;
+  const f32_t * in_h;
+  const f32_t * in_w;
+  int64_t in_w_s0;
+  const f32_t * in_x;
+  int64_t in_x_s0;
+  f32_t * out_out0;
+  int64_t out_out0_s0;
+  rf_real * buf_columns0_y;
+  int64_t buf_columns0_y_s0;
+  int64_t acc_gw_ld;
+  int64_t acc_y_ld;
+  int64_t acc_hw_ld;
+  uint8_t * flags;
+  int64_t off_weight0_0;
+  int64_t off_coefficient0_1;
+  int64_t off_gw;
+  int64_t off_y;
+  int64_t off_hw;
+  rf_real *work; int64_t work_size;
+};
+
+RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+  int64_t const acc_y_ld = ctx->acc_y_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[6][2];
+  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_y_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 272]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+  int64_t const acc_y_ld = ctx->acc_y_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[3][2];
+  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_y_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 272]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_73(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+  int64_t const acc_y_ld = ctx->acc_y_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[1][2];
+  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_y_ld + j * LANES); }
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 272]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_74(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[1][2];
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 0 + j * LANES);
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 0]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 0 + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_76(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[1][2];
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 0 + j * LANES);
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 0]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 0 + j * LANES, x[i][j]);
+}
+static void phase_0_pack_columns0_y(void *ctx_, int64_t item, int worker) {
+  const struct context *ctx = (const struct context *)ctx_;
+  (void)item; (void)worker;
+  int64_t const n_k = ctx->n_k;
+  int64_t const n_n = ctx->n_n;
+  const f32_t * const in_w = ctx->in_w;
+  int64_t const in_w_s0 = ctx->in_w_s0;
+  rf_real * const buf_columns0_y = ctx->buf_columns0_y;
+  int64_t rest = item; (void)rest;
+  const int64_t x_n_0 = rest % ((n_n + 255) / 256) * 256; rest /= ((n_n + 255) / 256);
+  const int64_t x_n_c = rf_min(256, n_n - x_n_0);
+  for (int64_t c0 = 0; c0 < n_k; c0 += 32)
+  for (int64_t p = 0; p < x_n_c; p += 16) for (int64_t l = 0; l < 16; l += LANES) {
+    rf_real *to = buf_columns0_y + x_n_0 * (n_k) + p * (n_k) + l; const int64_t left = x_n_c - p - l; (void)left;
+    const M m = tail(left);
+    for (int64_t x_k = c0; x_k < rf_min(c0 + 32, n_k); x_k++) {
+      const V t1 = ldm_f32(m, in_w + x_k * in_w_s0 + (x_n_0 + (p + l)));
+      st_real(to + x_k * 16, keep(m, t1));
+    }
+  }
+}
+static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
+    /* n: sum of 1 */
+    /* a: sum of x[r,k] */
+    /* q: sum of (x[r,k] - (a / n))**2; rebase (q' + (n' * ((a' / n') - (a / n))**2)) */
+    /* gw: sum of (g[k] * w[k,n]) */
+    /* y: sum of (((x[r,k] - (a / n)) * g[k]) * w[k,n]); rebase (y' + (((a' / n') - (a / n)) * gw')) */
+    /* hw: sum of (h[k] * w[k,n]) */
+  const struct context *ctx = (const struct context *)ctx_;
+  (void)item; (void)worker;
+  int64_t const n_r = ctx->n_r;
+  int64_t const n_k = ctx->n_k;
+  int64_t const n_n = ctx->n_n;
+  const f32_t * const in_g = ctx->in_g;
+  const f32_t * const in_h = ctx->in_h;
+  const f32_t * const in_x = ctx->in_x;
+  int64_t const in_x_s0 = ctx->in_x_s0;
+  f32_t * const out_out0 = ctx->out_out0;
+  int64_t const out_out0_s0 = ctx->out_out0_s0;
+  rf_real * const buf_columns0_y = ctx->buf_columns0_y;
+  int64_t const acc_gw_ld = ctx->acc_gw_ld;
+  int64_t const acc_y_ld = ctx->acc_y_ld;
+  int64_t const acc_hw_ld = ctx->acc_hw_ld;
+  uint8_t * const flags = ctx->flags;
+  rf_real *const work = ctx->work + worker * ctx->work_size;
+  rf_real *const buf_weight0_0 = work + ctx->off_weight0_0;
+  rf_real *const buf_coefficient0_1 = work + ctx->off_coefficient0_1;
+  int64_t rest = item; (void)rest;
+  const int64_t x_r_0 = rest % ((n_r + 173) / 174) * 174; rest /= ((n_r + 173) / 174);
+  const int64_t x_r_c = rf_min(174, n_r - x_r_0);
+  rf_real acc_n[176] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 176; t++) acc_n[t] = (rf_real)0;
+  rf_real acc_n_old[176] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 176; t++) acc_n_old[t] = (rf_real)0;
+  rf_real acc_a[176] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 176; t++) acc_a[t] = (rf_real)0;
+  rf_real acc_a_old[176] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 176; t++) acc_a_old[t] = (rf_real)0;
+  rf_real acc_q[176] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 176; t++) acc_q[t] = (rf_real)0;
+  rf_real *acc_gw = work + ctx->off_gw;
+  for (int64_t t = 0; t < 1 * acc_gw_ld + 32; t++) acc_gw[t] = (rf_real)0;
+  rf_real *acc_y = work + ctx->off_y;
+  for (int64_t t = 0; t < 176 * acc_y_ld + 32; t++) acc_y[t] = (rf_real)0;
+  rf_real *acc_hw = work + ctx->off_hw;
+  for (int64_t t = 0; t < 1 * acc_hw_ld + 32; t++) acc_hw[t] = (rf_real)0;
+  for (int64_t x_k_0 = 0; x_k_0 < n_k; x_k_0 += 256) {
+    const int64_t x_k_c = rf_min(256, n_k - x_k_0);
+    for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
+      {
+        int64_t x_k = 0;
+        V a2 = set1((rf_real)0);
+        V a3 = set1((rf_real)0);
+        V a4 = set1((rf_real)0);
+        V a5 = set1((rf_real)0);
+        V a6 = set1((rf_real)0);
+        V a7 = set1((rf_real)0);
+        V a8 = set1((rf_real)0);
+        V a9 = set1((rf_real)0);
+        for (; x_k + 4 * LANES <= x_k_c; x_k += 4 * LANES) {
+          a2 = a2 + set1((rf_real)1);
+          const V t10 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          a6 = a6 + t10;
+          a3 = a3 + set1((rf_real)1);
+          const V t11 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
+          a7 = a7 + t11;
+          a4 = a4 + set1((rf_real)1);
+          const V t12 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
+          a8 = a8 + t12;
+          a5 = a5 + set1((rf_real)1);
+          const V t13 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
+          a9 = a9 + t13;
+        }
+        for (; x_k + LANES <= x_k_c; x_k += LANES) {
+          a2 = a2 + set1((rf_real)1);
+          const V t14 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          a6 = a6 + t14;
+        }
+        if (x_k < x_k_c) {
+          const M m = tail(x_k_c - x_k);
+          a2 = a2 + keep(m, set1((rf_real)1));
+          const V t15 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          a6 = a6 + keep(m, t15);
+        }
+        acc_n_old[x_r] = acc_n[x_r];
+        acc_n[x_r] += h_sum(((a2 + a3) + (a4 + a5)));
+        acc_a_old[x_r] = acc_a[x_r];
+        acc_a[x_r] += h_sum(((a6 + a7) + (a8 + a9)));
+      }
+    }
+    for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
+      if ((acc_a[x_r] != acc_a_old[x_r] || acc_n[x_r] != acc_n_old[x_r]) && !(acc_a_old[x_r] == (rf_real)0 && acc_n_old[x_r] == (rf_real)0)) {
+        const V t16 = set1(acc_q[x_r]);
+        const V t17 = set1(acc_n_old[x_r]);
+        const V t18 = set1(acc_a_old[x_r]);
+        const V t19 = t18 / t17;
+        const V t20 = set1(acc_a[x_r]);
+        const V t21 = set1(acc_n[x_r]);
+        const V t22 = t20 / t21;
+        const V t23 = t19 - t22;
+        const V t24 = t23 * t23;
+        const V t25 = t17 * t24;
+        const V t26 = t16 + t25;
+        const V n27 = t26;
+        *(acc_q + x_r) = lane0(n27);
+      }
+    }
+    for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
+      {
+        int64_t x_k = 0;
+        const V t29 = set1(acc_a[x_r]);
+        const V t30 = set1(acc_n[x_r]);
+        const V t31 = t29 / t30;
+        for (; x_k + 1 * LANES <= x_k_c; x_k += 1 * LANES) {
+          const V t28 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t32 = t28 - t31;
+          const V t33 = ld_f32(in_g + (x_k_0 + x_k));
+          const V t34 = t32 * t33;
+          st_real(buf_weight0_0 + x_r * 272 + x_k, t34);
+        }
+        if (x_k < x_k_c) {
+          const M m = tail(x_k_c - x_k);
+          const V t35 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t36 = t35 - t31;
+          const V t37 = ldm_f32(m, in_g + (x_k_0 + x_k));
+          const V t38 = t36 * t37;
+          st_real(buf_weight0_0 + x_r * 272 + x_k, t38);
+        }
+      }
+    }
+    for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
+      if (!(acc_a[x_r] == (rf_real)0 && acc_n[x_r] == (rf_real)0)) {
+        int64_t x_k = 0;
+        const V t44 = set1(acc_a[x_r]);
+        const V t45 = set1(acc_n[x_r]);
+        const V t46 = t44 / t45;
+        V a39 = set1((rf_real)0);
+        V a40 = set1((rf_real)0);
+        V a41 = set1((rf_real)0);
+        V a42 = set1((rf_real)0);
+        for (; x_k + 4 * LANES <= x_k_c; x_k += 4 * LANES) {
+          const V t43 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t47 = t43 - t46;
+          const V t48 = t47 * t47;
+          a39 = v_fma(t47, t47, a39);
+          const V t49 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
+          const V t50 = t49 - t46;
+          const V t51 = t50 * t50;
+          a40 = v_fma(t50, t50, a40);
+          const V t52 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
+          const V t53 = t52 - t46;
+          const V t54 = t53 * t53;
+          a41 = v_fma(t53, t53, a41);
+          const V t55 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
+          const V t56 = t55 - t46;
+          const V t57 = t56 * t56;
+          a42 = v_fma(t56, t56, a42);
+        }
+        for (; x_k + LANES <= x_k_c; x_k += LANES) {
+          const V t58 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t59 = t58 - t46;
+          const V t60 = t59 * t59;
+          a39 = v_fma(t59, t59, a39);
+        }
+        if (x_k < x_k_c) {
+          const M m = tail(x_k_c - x_k);
+          const V t61 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t62 = t61 - t46;
+          const V t63 = t62 * t62;
+          a39 = a39 + keep(m, t63);
+        }
+        acc_q[x_r] += h_sum(((a39 + a40) + (a41 + a42)));
+      }
+    }
+    for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
+      if ((acc_a[x_r] != acc_a_old[x_r] || acc_n[x_r] != acc_n_old[x_r]) && !(acc_a_old[x_r] == (rf_real)0 && acc_n_old[x_r] == (rf_real)0)) {
+        const V t64 = set1(acc_a_old[x_r]);
+        const V t65 = set1(acc_n_old[x_r]);
+        const V t66 = t64 / t65;
+        const V t67 = set1(acc_a[x_r]);
+        const V t68 = set1(acc_n[x_r]);
+        const V t69 = t67 / t68;
+        const V t70 = t66 - t69;
+        put_real(buf_coefficient0_1 + x_r, lane0(t70));
+      }
+      else {
+        put_real(buf_coefficient0_1 + x_r, lane0(set1((rf_real)0)));
+      }
+    }
+    for (int64_t c0 = 0; c0 < x_k_c || c0 == 0; c0 += 256) for (int64_t p = 0; p < n_n; p += (2 * LANES)) {
+      int64_t i = 0; const int whole = p + (2 * LANES) <= n_n; const int test = 0 || !whole; (void)whole;
+      for (; i + 6 <= x_r_c; i += 6) { contract_71(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
+      for (; i + 3 <= x_r_c; i += 3) { contract_72(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
+      for (; i + 1 <= x_r_c; i += 1) { contract_73(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
+      contract_74(ctx, in_h + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_hw + p, c0 == 0, 0, 0, n_n - p);
+      contract_76(ctx, in_g + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_gw + p, c0 == 0, 0, 0, n_n - p);
+    }
+  }
+  for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
+    {
+      const V t79 = set1(acc_q[x_r]);
+      const V t80 = set1(acc_n[x_r]);
+      const V t81 = t79 / t80;
+      const V t82 = t81 + set1((rf_real)0x1.4f8b588e368f1p-17);
+      const V t83 = v_rsqrt(t82);
+      for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
+        const M m = tail(n_n - x_n); (void)m;
+        const V t78 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        const V t84 = t78 * t83;
+        const V t85 = ld_real(acc_hw + x_n);
+        const V t86 = t84 + t85;
+        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t86);
+      }
+    }
+  }
+  for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
+    int bad87 = 0;
+    bad87 |= !isfinite(acc_n[x_r]);
+    bad87 |= !isfinite(acc_a[x_r]);
+    bad87 |= !isfinite(acc_q[x_r]);
+    {
+      for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
+        const M m = tail(n_n - x_n); (void)m;
+        const V t88 = ld_real(acc_gw + x_n);
+        bad87 |= m_any(m_and(m, m_not(m_isfinite(t88))));
+      }
+    }
+    {
+      for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
+        const M m = tail(n_n - x_n); (void)m;
+        const V t89 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        bad87 |= m_any(m_and(m, m_not(m_isfinite(t89))));
+      }
+    }
+    {
+      for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
+        const M m = tail(n_n - x_n); (void)m;
+        const V t90 = ld_real(acc_hw + x_n);
+        bad87 |= m_any(m_and(m, m_not(m_isfinite(t90))));
+      }
+    }
+    if (bad87) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+  }
+}
+RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
+  struct context c; struct context *ctx = &c; if (threads < 1) threads = 1; (void)in; (void)out; (void)n;
+  const int64_t n_r = ctx->n_r = n[0]; (void)n_r;
+  const int64_t n_k = ctx->n_k = n[1]; (void)n_k;
+  const int64_t n_n = ctx->n_n = n[2]; (void)n_n;
+  ctx->in_w_s0 = n[5];
+  ctx->in_x_s0 = n[7];
+  ctx->out_out0_s0 = n[9];
+  ctx->in_g = (f32_t *)in[0];
+  ctx->in_h = (f32_t *)in[1];
+  ctx->in_w = (f32_t *)in[2];
+  ctx->in_x = (f32_t *)in[3];
+  ctx->out_out0 = (f32_t *)out[0];
+  const int64_t n_segment = ctx->n_segment = 1; (void)n_segment;
+  ctx->buf_columns0_y_s0 = (rf_up(n_n, 16));
+  const int64_t acc_gw_ld = ctx->acc_gw_ld = (rf_up(n_n, 32)) + ((rf_up(n_n, 32)) % 512 == 0 ? 16 : 0);
+  const int64_t acc_y_ld = ctx->acc_y_ld = (rf_up(n_n, 32)) + ((rf_up(n_n, 32)) % 512 == 0 ? 16 : 0);
+  const int64_t acc_hw_ld = ctx->acc_hw_ld = (rf_up(n_n, 32)) + ((rf_up(n_n, 32)) % 512 == 0 ? 16 : 0);
+  int64_t size = 0, work = 0; (void)work;
+  const int64_t at_buf_columns0_y = size; size += rf_up((n_k) * (rf_up(n_n, 16)) + 8, 16) + 16;
+  ctx->off_weight0_0 = work; work += rf_up(47880, 16) + 16;
+  ctx->off_coefficient0_1 = work; work += rf_up(184, 16) + 16;
+  ctx->off_gw = work; work += rf_up(1 * acc_gw_ld + 32, 16) + 16;
+  ctx->off_y = work; work += rf_up(176 * acc_y_ld + 32, 16) + 16;
+  ctx->off_hw = work; work += rf_up(1 * acc_hw_ld + 32, 16) + 16;
+  work = rf_up(work, 1024) + 16; ctx->work_size = work;
+  rf_real *shared = (rf_real *)rf_alloc((size_t)size * sizeof(rf_real) + 64);
+  ctx->work = (rf_real *)rf_alloc((size_t)(work * threads) * sizeof(rf_real) + 64);
+  if (!shared || !ctx->work) { rf_free(shared); rf_free(ctx->work); return 1; }
+  ctx->buf_columns0_y = shared + at_buf_columns0_y;
+  ctx->flags = (uint8_t *)out[1];
+  memset(ctx->flags, 0, (size_t)(n_r));
+  rf_parallel(phase_0_pack_columns0_y, ctx, ((n_n + 255) / 256), threads, 0);
+  rf_parallel(phase_1_over_k, ctx, ((n_r + 173) / 174), threads, 0);
+  rf_free(shared); rf_free(ctx->work);
+  return 0;
+}
