@@ -16,14 +16,14 @@ from .errors import BackendError, DTypeError
 
 
 class Library(Protocol):
-    """name; device: "cpu" or "cuda"; `take`: the arrays as NumPy (or CuPy) views of the same memory;
-    `give`: results back in the library's own kind."""
+    """name; device: "cpu" or "cuda"; `take`: an array as a NumPy (or CuPy) view of the same memory;
+    `give`: a result back in the library's own kind."""
 
     name: str
     device: str
 
     def take(self, array: Any) -> Any: ...
-    def give(self, array: Any, like: Any) -> Any: ...
+    def give(self, array: Any) -> Any: ...
 
 
 class _NumPy:
@@ -32,7 +32,7 @@ class _NumPy:
     def take(self, array: Any) -> Any:
         return np.asarray(array)
 
-    def give(self, array: Any, like: Any) -> Any:
+    def give(self, array: Any) -> Any:
         return array
 
 
@@ -42,34 +42,48 @@ class _CuPy:
     def take(self, array: Any) -> Any:
         return array
 
-    def give(self, array: Any, like: Any) -> Any:
+    def give(self, array: Any) -> Any:
         return array
 
 
-_BITS = {"bfloat16": ("int16", ml_dtypes.bfloat16), "float8_e4m3fn": ("int8", ml_dtypes.float8_e4m3fn), "float8_e5m2": ("int8", ml_dtypes.float8_e5m2)}
+# floating formats that NumPy lacks: torch and ml_dtypes give them the same names
+_SMALL = {n: np.dtype(getattr(ml_dtypes, n)) for n in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")}
+
+
+def _detached(tensor: Any) -> Any:
+    """The tensor without its history. Raises DTypeError where gradients would silently stop."""
+    if not tensor.requires_grad:
+        return tensor
+    import torch
+
+    if torch.is_grad_enabled():
+        raise DTypeError(
+            "optimize: a torch tensor requires grad, but the kernels are not differentiable; "
+            "pass tensor.detach(), or call inside torch.no_grad()"
+        )
+    return tensor.detach()
 
 
 class _Torch:
-    """CPU tensors; dtypes that NumPy lacks travel as integers of their width."""
+    """CPU tensors; floats that NumPy lacks travel as integers of their width."""
 
     name, device = "torch", "cpu"
 
     def take(self, array: Any) -> Any:
-        if array.requires_grad:
-            raise DTypeError("optimize: a torch tensor requires grad, but kernels are not differentiable; pass tensor.detach()")
-        bits = _BITS.get(str(array.dtype).removeprefix("torch."))
-        if bits is None:
+        array = _detached(array)
+        small = _SMALL.get(str(array.dtype).removeprefix("torch."))
+        if small is None:
             return array.numpy()
         import torch
 
-        return array.view(getattr(torch, bits[0])).numpy().view(bits[1])
+        return array.view(torch.int16 if small.itemsize == 2 else torch.int8).numpy().view(small)
 
-    def give(self, array: Any, like: Any) -> Any:
+    def give(self, array: Any) -> Any:
         import torch
 
-        for name, (bits, dtype) in _BITS.items():
-            if array.dtype == dtype:
-                return torch.from_numpy(array.view(bits)).view(getattr(torch, name))
+        if array.dtype.name in _SMALL:
+            bits = np.int16 if array.dtype.itemsize == 2 else np.int8
+            return torch.from_numpy(array.view(bits)).view(getattr(torch, array.dtype.name))
         return torch.from_numpy(array)
 
 
@@ -79,9 +93,9 @@ class _TorchCuda:
     def take(self, array: Any) -> Any:
         import cupy
 
-        return cupy.from_dlpack(array.detach())
+        return cupy.from_dlpack(_detached(array))
 
-    def give(self, array: Any, like: Any) -> Any:
+    def give(self, array: Any) -> Any:
         import torch
 
         return torch.from_dlpack(array)
@@ -93,23 +107,40 @@ _TORCH: Library = _Torch()
 _TORCH_CUDA: Library = _TorchCuda()
 
 
+def library_of(array: Any) -> Library:
+    """The library of one array. Other kinds with a shape and a dtype are known by those alone: `check_kinds` refuses
+    them where values are needed."""
+    if isinstance(array, np.ndarray):
+        return NUMPY
+    root = type(array).__module__.partition(".")[0]
+    if root == "cupy":
+        return _CUPY
+    if _is_tensor(array):
+        if array.device.type not in ("cpu", "cuda"):
+            raise BackendError(f"optimize: torch device {array.device} is not supported; move the tensor to cpu or cuda")
+        return _TORCH if array.device.type == "cpu" else _TORCH_CUDA
+    return NUMPY
+
+
+def _is_tensor(array: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
 def library(arrays: Sequence[Any]) -> Library:
-    """The library of a call's arrays; NumPy arrays and scalars may accompany any other."""
-    found: dict[str, Library] = {}
+    """The library of a call's arrays; NumPy arrays may accompany CPU tensors.
+
+    Raises BackendError for arrays of several kinds or devices."""
+    found = {f"{lib.name} on {lib.device}": lib for lib in map(library_of, arrays)}
+    others = [lib for lib in found.values() if lib is not NUMPY]
+    if len(others) > 1 or (others and others[0].device != "cpu" and len(found) > 1):
+        raise BackendError(f"optimize: arguments are of several kinds ({', '.join(sorted(found))}); convert them to one")
+    return others[0] if others else NUMPY
+
+
+def check_kinds(arrays: Sequence[Any]) -> None:
+    """Raises BackendError for arrays of a library without an adapter."""
     for a in arrays:
-        if isinstance(a, np.ndarray):
-            continue
-        root = type(a).__module__.partition(".")[0]
-        if root == "torch" and "torch" in sys.modules:
-            lib = _TORCH if a.device.type == "cpu" else _TORCH_CUDA if a.device.type == "cuda" else None
-            if lib is None:
-                raise BackendError(f"optimize: torch device {a.device} is not supported; move the tensor to cpu or cuda")
-        elif root == "cupy":
-            lib = _CUPY
-        else:
-            lib = NUMPY
-        found[f"{lib.name}:{lib.device}"] = lib
-    kinds = {k: v for k, v in found.items() if v is not NUMPY}
-    if len(kinds) > 1:
-        raise BackendError(f"optimize: arguments are of several kinds ({sorted(kinds)}); convert them to one")
-    return next(iter(kinds.values()), NUMPY)
+        if library_of(a) is NUMPY and not isinstance(a, np.ndarray):
+            kind = f"{type(a).__module__}.{type(a).__qualname__}"
+            raise BackendError(f"optimize: an argument is a {kind}; pass NumPy or CuPy arrays or torch tensors, as in np.asarray(x)")

@@ -46,13 +46,13 @@ def softmax(x: Any, axis: Any = -1) -> Any:
 
     A row of -inf, or one that holds +inf or NaN, gives NaN, as the written-out formula does.
     """
-    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    e = np.exp(x - _peak(x, axis))
     return e / np.sum(e, axis=axis, keepdims=True)
 
 
 def log_softmax(x: Any, axis: Any = -1) -> Any:
     """log(softmax(x)) without taking the logarithm of a small number. Shape and dtype of x."""
-    shifted = x - np.max(x, axis=axis, keepdims=True)
+    shifted = x - _peak(x, axis)
     return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
 
 
@@ -62,11 +62,16 @@ def logsumexp(x: Any, axis: Any = -1, keepdims: bool = False) -> Any:
     Unlike the written-out formula it gives -inf for a row of -inf (and for an empty one) and +inf for a row
     that holds +inf. NaN stays NaN.
     """
-    start: dict[str, Any] = {"initial": -math.inf} if _empty(x, axis) else {}
-    peak = np.max(x, axis=axis, keepdims=True, **start)
+    peak = _peak(x, axis)
     total = np.sum(np.exp(x - peak), axis=axis, keepdims=True)
     out = np.where(np.isfinite(peak), np.log(total) + peak, peak)
     return out if keepdims else np.squeeze(out, axis=axis)
+
+
+def _peak(x: Any, axis: Any) -> Any:
+    """The maximum with its dimensions kept; -inf where there are no elements."""
+    start: dict[str, Any] = {"initial": -math.inf} if _empty(x, axis) else {}
+    return np.max(x, axis=axis, keepdims=True, **start)
 
 
 def _empty(x: Any, axis: Any) -> bool:
@@ -77,7 +82,7 @@ def _empty(x: Any, axis: Any) -> bool:
 def entropy(x: Any, axis: int = -1) -> Any:
     """-sum(p * log(p)) of p = softmax(x) along an axis, in nats. x = -inf, of probability 0, contributes 0
     (written out it would be NaN). The result lacks the axis."""
-    peak = np.max(x, axis=axis, keepdims=True)
+    peak = _peak(x, axis)
     e = np.exp(x - peak)
     total = np.sum(e, axis=axis)
     finite = np.where(x == -math.inf, 0, x)  # exp(-inf) * -inf would be NaN

@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import prod
+from operator import itemgetter, methodcaller
 from typing import Any
+
+import numpy as np
 
 from . import graph
 from .array import Array, array, is_traced, tracing
@@ -39,6 +42,11 @@ class Traced:
     def rebuild(self, outputs: Sequence[Any]) -> Any:
         """The user's structure from the arrays of the program's outputs, in order."""
         return self.tree.build(_assembled(pieces, [outputs[i] for i in at]) for at, pieces in self._leaves)
+
+    @property
+    def single(self) -> bool:
+        """Whether the result is one array, and that one output of the program."""
+        return self.tree.kind == "leaf" and len(self.program.outputs) == 1
 
     @property
     def joined(self) -> bool:
@@ -162,29 +170,42 @@ def _concatenate(arrays: list[Any], axis: int) -> Any:
         import torch
 
         return torch.cat(arrays, dim=axis)
-    import numpy as np
-
     return np.concatenate(arrays, axis=axis)
 
 
 def view_arrays(program: Program, arrays: Sequence[Any]) -> list[Any]:
     """Each source of a program as a view of its parameter. Never a copy, except where merging dimensions of a
     strided array needs one."""
-    return [_viewed(s, arrays[s.param]) for s in program.sources]
+    found = []
+    for s in program.sources:
+        view = viewer(s, arrays[s.param].shape)
+        found.append(arrays[s.param] if view is None else view(arrays[s.param]))
+    return found
 
 
-def _viewed(source: Source, a: Any) -> Any:
-    view = source.view
-    if view.index:
-        a = a[view.index]
+def viewer(source: Source, shape: Sequence[int]) -> Callable[[Any], Any] | None:
+    """What cuts a source from an array of the shape, prepared once; None where it is the array itself."""
+    view, steps = source.view, list[Callable[[Any], Any]]()
+    seen: Any = np.broadcast_to(np.False_, tuple(shape))  # shapes without memory
+
+    def step(f: Callable[[Any], Any]) -> None:
+        nonlocal seen
+        steps.append(f)
+        seen = f(seen)
+
+    if view.index and any(i != slice(None) for i in view.index):
+        step(itemgetter(view.index))
     if view.splits:
-        a = a.reshape(tuple(s for size, splits in zip(a.shape, view.splits, strict=True) for s in _resolved(splits, size, source.name)))
-    if view.then:
-        a = a[view.then]
-    if view.merges:
-        ends = _ends(view.merges)
-        a = a.reshape(tuple(prod(a.shape[b:e]) for b, e in ends))
-    return a
+        split = tuple(s for size, into in zip(seen.shape, view.splits, strict=True) for s in _resolved(into, size, source.name))
+        if split != seen.shape:
+            step(methodcaller("reshape", split))
+    if view.then and any(i != slice(None) for i in view.then):
+        step(itemgetter(view.then))
+    if view.merges and any(n != 1 for n in view.merges):
+        step(methodcaller("reshape", tuple(prod(seen.shape[b:e]) for b, e in _ends(view.merges))))
+    if len(steps) < 2:
+        return steps[0] if steps else None
+    return lambda a: reduce(lambda x, f: f(x), steps, a)
 
 
 def _ends(merges: Iterable[int]) -> list[tuple[int, int]]:
