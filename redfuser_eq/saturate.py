@@ -121,7 +121,7 @@ def saturate(encoded: Encoded, rules: RuleSet, budget: Budget | None = None) -> 
     )
 
 
-_LARGE = 4_000  # rows from which a run is made of single iterations, so that the budget is checked in time
+_LARGE = 3_000  # rows from which a run is made of single iterations, so that the budget is checked in time
 
 
 def _rounds(engine: _Engine, budget: Budget, fired: Counter[str], start: float) -> str:
@@ -129,7 +129,7 @@ def _rounds(engine: _Engine, budget: Budget, fired: Counter[str], start: float) 
     size = engine.size()
     for _ in range(budget.rounds):
         changed = False
-        for ruleset, limit in (("analyse", 12), ("tidy", 12), ("expand", 1)):
+        for ruleset, limit in (("analyse", 3), ("tidy", 3), ("expand", 1)):
             changed |= engine.step(ruleset, limit if size < _LARGE else 1, fired)
             size = engine.size()
             if time.perf_counter() - start > budget.seconds:
