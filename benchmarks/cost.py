@@ -82,11 +82,11 @@ def call_overhead() -> float:
     import numpy as np
 
     from redfuser_eq import optimize
-    from redfuser_eq.demo.attention import plain
+    from redfuser_eq.demo.attention import attention
     from redfuser_eq.trace import view_arrays
 
     x = np.ones((2, 4), np.float32)
-    fused = optimize(plain, target="numpy")
+    fused = optimize(attention, target="numpy")
     fused(x, x, x)
     bound = fused._bind((x, x, x), {})
     views = view_arrays(bound.program, [x, x, x])

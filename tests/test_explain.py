@@ -84,7 +84,7 @@ def test_quantities() -> None:
 
 def test_attention_says_all_there_is_to_say() -> None:
     shapes = ((256, 64), (1024, 64), (1024, 32))
-    e = explained(attention.plain, *shapes, name="attention", on="h200")
+    e = explained(attention.attention, *shapes, name="attention", on="h200")
     text = str(e)
     axis = next(a for a, p in e.plan.report.passes.items() if p == (3, 1))
     for part in (

@@ -19,7 +19,7 @@ def weighted(s: Any, v: Any) -> Any:
     return (p / np.sum(p, axis=-1, keepdims=True)) @ v
 
 
-def plain(q: Any, k: Any, v: Any) -> Any:
+def attention(q: Any, k: Any, v: Any) -> Any:
     s = q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])
     p = np.exp(s - np.max(s, axis=-1, keepdims=True))
     return (p / np.sum(p, axis=-1, keepdims=True)) @ v
@@ -69,7 +69,7 @@ def soft_cap(q: Any, k: Any, v: Any) -> Any:
 
 def grouped(q: Any, k: Any, v: Any) -> Any:
     n = q.shape[1] // k.shape[1]
-    return plain(q, np.repeat(k, n, axis=1), np.repeat(v, n, axis=1))
+    return attention(q, np.repeat(k, n, axis=1), np.repeat(v, n, axis=1))
 
 
 def sink(q: Any, k: Any, v: Any, extra: Any) -> Any:
@@ -105,9 +105,9 @@ def _attention(name: str, f: Any, *more: Input, shape: str = "bh", kv: str = "",
 
 
 WORKLOADS = (
-    _attention("attention", plain),
-    _attention("attention, 2-D", plain, shape=""),
-    _attention("attention, 3-D", plain, shape="h"),
+    _attention("attention", attention),
+    _attention("attention, 2-D", attention, shape=""),
+    _attention("attention, 3-D", attention, shape="h"),
     _attention("attention, no scale", unscaled),
     _attention("attention, scale on q", scaled_query),
     _attention("attention, divided after @ v", divided_after),
@@ -140,5 +140,5 @@ WORKLOADS = (
         after=1,
         themes=("distribute", "prefix"),
     ),
-    _attention("attention without the max", without_max, before=2, themes=("distribute",)),
+    _attention("attention without the max", without_max, before=2, themes=("prefix",)),
 )

@@ -80,8 +80,8 @@ WORKLOADS = (
     _linear("L2-normalise -> linear", l2_normalise_linear, 2, 1, _X, _W, themes=("distribute",)),
     _linear("LayerNorm -> linear", layer_norm_linear, 3, 1, _X, _G, _B, _W, themes=_CHAIN),
     _linear("fp8 quantise -> linear", quantise_linear, 2, 2, _X, _W, themes=()),
-    _linear("fp8 quantise -> linear, fast", quantise_linear, 2, 1, _X, _W, themes=("prefix", "rescaling"), numerics="fast"),
-    _linear("fp8 quantise -> linear, power of two", quantise_pow2_linear, 2, 1, _X, _W, themes=("prefix", "rounding")),
+    _linear("fp8 quantise -> linear, fast", quantise_linear, 2, 1, _X, _W, themes=(*_CHAIN, "bounds", "rescaling"), numerics="fast"),
+    _linear("fp8 quantise -> linear, power of two", quantise_pow2_linear, 2, 1, _X, _W, themes=(*_CHAIN, "rounding")),
     Workload(
         "MoE routing: softmax, top-8",
         route,
@@ -90,7 +90,7 @@ WORKLOADS = (
         (1, 1),
         3,
         1,
-        themes=("distribute", "prefix", "monotone"),
+        themes=(*_CHAIN, "bounds", "monotone"),
         reference=_route,
     ),
     Workload(

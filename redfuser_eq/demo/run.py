@@ -56,7 +56,7 @@ def cases(x: Any, labels: Any) -> list[Case]:
     next_like = np.array([np.flatnonzero(np.roll(labels, -i - 1) == labels[i])[0] + i + 1 for i in range(len(x))]) % len(x)
     digit = np.broadcast_to(labels.astype(np.float32), closeness.shape)
     return [
-        Case("attention of every image to all images", attention.plain, (x, x, x)),
+        Case("attention of every image to all images", attention.attention, (x, x, x)),
         Case("cross-entropy of finding the next image of the same digit", layers.cross_entropy, (x, x, next_like)),
         Case("mean and variance of the label, weighted by a softmax of closeness", statistics.weighted_moments, (closeness, digit)),
         Case("k-means assignment to 100 of the images", layers.nearest, (x, x[:100])),

@@ -23,7 +23,7 @@ class Input:
     dtype: str = "float32"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # each is itself
 class Workload:
     """Array code and what fusing it should give.
 
