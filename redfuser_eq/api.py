@@ -184,14 +184,15 @@ class Fused:
         missing = [p for p in params if p not in values]
         if missing:
             raise TypeError(f"{self.__name__}: missing inputs {missing}; pass them by position or by name")
-        return tuple([v if type(v) is np.ndarray else self._input(i, n, v) for i, (n, v) in enumerate(values.items())])
+        return tuple([v if type(v := values[n]) is np.ndarray else self._input(n, v) for n in params])
 
-    def _input(self, param: int, name: str, value: Any) -> Any:
+    def _input(self, name: str, value: Any) -> Any:
         """An input as an array; numbers and nested sequences take the declared dtype."""
         if is_array(value):
             return value
         assert self._expression is not None
-        source = next((s for s in self._expression.program.sources if s.param == list(self._expression.program.params).index(name)), None)
+        program = self._expression.program
+        source = next((s for s in program.sources if program.params[s.param] == name), None)
         try:
             return np.asarray(value, source.dtype if source is not None else None)
         except (TypeError, ValueError) as error:

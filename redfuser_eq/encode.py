@@ -109,8 +109,8 @@ class _Encoder:
 
     def const(self, e: Const) -> str:
         value = float(e.value)
-        if math.isnan(value) or value != e.value:
-            return self.leaf(e)
+        if math.isnan(value) or value != e.value or (value == 0 and math.copysign(1, value) < 0):
+            return self.leaf(e)  # to the e-graph -0.0 would be 0.0
         name = self.num(value)
         if value > 0 and math.isfinite(value) and math.frexp(value)[0] == 0.5:
             self.fact(f"(pow2 {name})")

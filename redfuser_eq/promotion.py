@@ -32,9 +32,11 @@ def numpy_dtype(dtype: Any, what: str = "dtype") -> DType:
             out = np.dtype(getattr(ml_dtypes, name, name))
         except TypeError:
             raise DTypeError(f"{what}: {dtype!r} is no dtype that NumPy or ml_dtypes knows" + here()) from None
-    if not (out.kind in "biuf" or is_small_float(out)):
+    if out.kind == "c":
+        raise DTypeError(f"{what}: {out} has no meaning here; pass x.real and x.imag as arrays of their own" + here())
+    if out.itemsize > 8 or not (out.kind in "biuf" or is_small_float(out)):
         raise DTypeError(f"{what}: {out} has no meaning here; use a boolean, integer or real floating dtype" + here())
-    return out
+    return out.newbyteorder("=")
 
 
 @cache
@@ -64,6 +66,7 @@ def promoted(*operands: Operand, what: str = "the operands") -> DType:
 def loop(op: str, operands: tuple[Operand, ...]) -> tuple[DType, DType]:
     """(dtype the operands are converted to, dtype of the result) of an elementwise operation of `ops.OPS`."""
     ufunc = np.sqrt if op in _LIKE_SQRT else getattr(np, _UFUNC.get(op, op))
+    operands = tuple(BOOL if t is bool else t for t in operands)  # Python's booleans are not weak
     strong = [d for d in operands if isinstance(d, np.dtype)]
     if any(is_small_float(d) for d in strong):
         one = promoted(*strong, what=op)

@@ -58,7 +58,6 @@ class _Engine:
     def __init__(self, rules: Iterable[Rule]) -> None:
         from egglog import bindings  # imported late: it costs half a second
 
-        self.lock = threading.Lock()
         self.graph = bindings.EGraph()
         self.run(SCHEMA)
         self.run("\n".join(f"{unparse(rule)[:-1]} :ruleset analyse)" for rule in parse(ANALYSIS)))
@@ -84,32 +83,31 @@ class _Engine:
         return sum(n for _, n in output.sizes)
 
 
-_engines: dict[RuleSet, _Engine] = {}
-_engines_lock = threading.Lock()
+_local = threading.local()
 
 
 def _engine(rules: RuleSet) -> _Engine:
-    with _engines_lock:
-        if rules not in _engines:
-            _engines[rules] = _Engine(rules)
-        return _engines[rules]
+    """This thread's engine of a rule set: an e-graph of egglog's may be used only in the thread that made it."""
+    engines: dict[RuleSet, _Engine] = _local.__dict__.setdefault("engines", {})
+    if rules not in engines:
+        engines[rules] = _Engine(rules)
+    return engines[rules]
 
 
 def saturate(encoded: Encoded, rules: RuleSet, budget: Budget | None = None) -> Saturation:
     """Run `rules` on a program's terms until nothing changes or the budget is spent."""
     budget = budget or Budget()
     engine = _engine(rules)
-    with engine.lock:
-        start = time.perf_counter()
-        engine.run("(push)")
-        try:
-            engine.run("\n".join(encoded.commands))
-            fired: Counter[str] = Counter()
-            stopped = _rounds(engine, budget, fired, start)
-            size = engine.size()
-            rows = read(engine.graph)
-        finally:
-            engine.run("(pop)")
+    start = time.perf_counter()
+    engine.run("(push)")
+    try:
+        engine.run("\n".join(encoded.commands))
+        fired: Counter[str] = Counter()
+        stopped = _rounds(engine, budget, fired, start)
+        size = engine.size()
+        rows = read(engine.graph)
+    finally:
+        engine.run("(pop)")
     names = {r.name for r in rules}
     return Saturation(
         rows,
