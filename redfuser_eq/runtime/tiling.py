@@ -164,7 +164,7 @@ def _tiles(
             size[b] = min(size[b], max(1, extents[b]))
         most_volume = max((volume(v) for v in held_axes if a in v), default=1)
         size[a] = max(1, min(extents[a], max(size[a], size[a] * BUDGET // max(1, most_volume))))
-    return size
+    return {a: max(1, n) for a, n in size.items()}
 
 
 def _roles(sums: Mapping[Root, Terms], parallel: list[str]) -> tuple[set[str], set[str]]:
