@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 Shape = tuple[str | int, ...]
@@ -41,31 +42,23 @@ class Bench:
     def arrays(self, rng: np.random.Generator) -> list[Any]:
         made = []
         for spec in self.inputs.values():
-            shape, kind = spec if isinstance(spec[-1], str) and ":" in spec[-1] or spec[-1] in KINDS else (spec, "normal")
+            shape, kind = spec if isinstance(spec[0], tuple) else (spec, "normal")
             sizes = tuple(self.sizes[s] if isinstance(s, str) else s for s in shape)
             made.append(_values(kind, sizes, self.sizes, rng, self.dtype))
         return made
 
     def small(self) -> Bench:
         """The same workload at sizes that take milliseconds on one core."""
-        total = math.prod(self.sizes.values())
-        factor = max(1.0, total / 3e6)
-        largest = max(self.sizes, key=lambda a: self.sizes[a])
         sizes = dict(self.sizes)
-        while math.prod(sizes.values()) * factor > total and max(sizes.values()) > 64:
+        while math.prod(sizes.values()) > 3e6 and max(sizes.values()) > 64:
             largest = max(sizes, key=lambda a: sizes[a])
             sizes[largest] = max(64, sizes[largest] // 2)
         return replace(self, sizes=sizes)
 
 
-KINDS = ("normal", "positive")
-
-
 def _values(kind: str, shape: tuple[int, ...], sizes: Mapping[str, int], rng: np.random.Generator, dtype: str) -> Any:
     if kind.startswith("label:"):
         return rng.integers(0, sizes[kind[6:]], shape)
-    import ml_dtypes
-
     wide = np.float64 if dtype == "float64" else np.float32
     values = rng.standard_normal(shape, dtype=wide) if kind == "normal" else rng.random(shape, dtype=wide) + wide(0.1)
     return values.astype(ml_dtypes.bfloat16) if dtype == "bfloat16" else values
