@@ -147,6 +147,12 @@ class Array:
 
         return dispatch.function(func, args, kwargs)
 
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        from . import torch_functions  # late, as above; torch has called this, so it is there
+
+        return torch_functions.call(func, args, kwargs or {})
+
     def __getitem__(self, key: Any) -> Array:
         return _namespace().getitem(self, key)  # type: ignore[no-any-return]
 

@@ -115,14 +115,15 @@ def library_of(array: Any) -> Library:
     root = type(array).__module__.partition(".")[0]
     if root == "cupy":
         return _CUPY
-    if _is_tensor(array):
+    if is_tensor(array):
         if array.device.type not in ("cpu", "cuda"):
             raise BackendError(f"optimize: torch device {array.device} is not supported; move the tensor to cpu or cuda")
         return _TORCH if array.device.type == "cpu" else _TORCH_CUDA
     return NUMPY
 
 
-def _is_tensor(array: Any) -> bool:
+def is_tensor(array: Any) -> bool:
+    """Whether an array is a torch tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(array, torch.Tensor)
 

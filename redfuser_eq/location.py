@@ -6,7 +6,7 @@ import linecache
 import sys
 
 Line = tuple[str, int]
-_INSIDE = frozenset({"redfuser_eq", "numpy", "scipy", "array_api_compat", "functools", "contextlib"})
+_INSIDE = frozenset({"redfuser_eq", "numpy", "scipy", "torch", "array_api_compat", "functools", "contextlib"})
 
 
 def user_line() -> Line | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import graph
 from .array import Array, array, is_traced, tracing
+from .arrays import is_tensor
 from .coalesce import coalesce
 from .errors import ShapeError, TraceError
 from .expr import Load, Program, Reduce, Source, View, check, nodes
@@ -68,13 +69,22 @@ def trace(f: Callable[..., Any], args: tuple[Any, ...] = (), kwargs: dict[str, A
         graph.parameter(n, tuple(int(s) for s in a.shape), numpy_dtype(a.dtype, f"argument {n!r}"))
         for n, (_, a) in zip(names, leaves, strict=True)
     ]
-    traced_args, traced_kwargs = tree.build(Array(n) for n in inputs)
+    traced_args, traced_kwargs = tree.build(_like(n, a) for n, (_, a) in zip(inputs, leaves, strict=True))
     token = tracing.set(True)
     try:
         result = f(*traced_args, **traced_kwargs)
     finally:
         tracing.reset(token)
     return _assemble(result, inputs, [a for _, a in leaves], getattr(f, "__name__", "the function"))
+
+
+def _like(node: Node, array: Any) -> Array:
+    """A traced array with the manners of the library that the array is of."""
+    if not is_tensor(array):
+        return Array(node)
+    from .torch_functions import TorchArray  # late: it imports torch
+
+    return TorchArray(node)
 
 
 def program_of(result: Any) -> Traced:
