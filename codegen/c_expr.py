@@ -129,7 +129,8 @@ class Elements:
 
     at: the place of each bound axis. lane: the axis that runs along the vector, or "". mask: C text of the lanes that may
     be loaded, or "" for all. mode: "lift" (an extremum still at its identity reads as 0), "rebase" (and so does the step
-    from it), "final". given: C text of nodes that are already in registers.
+    from it), "final". given: C text of nodes that are already in registers. own: accumulators being moved, whose previous value
+    is meant as it is. parts: the segment's states, in a merge.
     """
 
     def __init__(
@@ -140,6 +141,7 @@ class Elements:
         self.given: dict[Expr, str] = {}
         self.given_sources: dict[str, str] = {}
         self.parts: dict[str, str] = {}
+        self.own: frozenset[str] = frozenset()
 
     # ---- public
     def value(self, e: Expr) -> str:
@@ -339,7 +341,7 @@ class Elements:
         s = self.states[e.name]
         part = self.names.k.buffer(self.parts[s.name]) if s.name in self.parts else None
         old = self._load(Load(part.name, part.dims)) if part else self.state(s, self.old_suffix(s))
-        if s.op not in ("max", "min"):
+        if s.op not in ("max", "min") or s.name in self.own:
             return f"v_to_m({old})" if _truth(e) else old
         return f"sel(m_eq({old}, set1({literal(MONOIDS[s.op].identity)})), v_settle({self.state(s)}), {old})"
 
@@ -394,8 +396,10 @@ def state_at(names: Names, s: State, phase: Phase, at: dict[str, Place]) -> str:
     return " + ".join(_offsets(parts)) or "0"
 
 
-def combine(op: str, a: str, b: str) -> str:
-    """C text of the monoid on two vectors."""
+def combine(op: str, a: str, b: str, loose: bool = False) -> str:
+    """C text of the monoid on two vectors; loose: NaN may be lost."""
+    if loose and op in ("max", "min"):
+        return f"v_{op}_raw({a}, {b})"
     if op in ("sum", "prod"):
         return f"{a} {'+' if op == 'sum' else '*'} {b}"
     if op in ("any", "max"):

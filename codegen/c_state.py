@@ -33,6 +33,7 @@ class StateStatements(TileStatements):
         with self.rows(out):
             scope = Scope(frozenset(), [])
             el = self.elements("", [scope], mode="rebase")
+            el.own = frozenset(n for n, _ in s.items)
             out += self._keep(tuple(n for n, _ in s.items), el)
             new = [(n, el.value(e)) for n, e in s.items]
             factors = [(b, el.value(e), d) for b, e, d in s.factors]
@@ -53,6 +54,7 @@ class StateStatements(TileStatements):
         with self.rows(out, "LANES"):
             scope = Scope(frozenset(), [])
             el = self.elements(row, [scope], f"tail({self.row_total()} - {self.at[row].offset})", "rebase")
+            el.own = frozenset(n for n, _ in s.items)
             out += self._keep(tuple(n for n, _ in s.items), el)
             moved, unset = [], []
             for p in s.params:
@@ -155,6 +157,7 @@ class StateStatements(TileStatements):
         return out
 
     def _assign(self, s: State, e: Expr, el: Elements) -> list[str]:
+        el.own = frozenset((s.name,))
         return [self.set_state(s, el.value(e), el)]
 
     def _along(self, axis: str, lines: Callable[[Elements], list[str]], mode: str, extent: str = "") -> list[str]:
@@ -248,15 +251,16 @@ class StateStatements(TileStatements):
         with self.rows(out):
             for n, rebase in (x for level in s.levels for x in level):
                 state = self.states[n]
-                unset = self._segment_unset(rebase, parts)
                 out.append(f"for (int64_t {g} = 0; {g} < {self.names.extent(SEGMENT)}; {g}++) {{")
                 with self.bind(SEGMENT, Place("0", g)):
+                    unset = self._segment_unset(state, rebase, parts)
                     out += [f"if ({unset}) continue;"] if unset else []
                     out += self._merge_one(state, rebase, parts)
                 out.append("}")
         return out
 
-    def _segment_unset(self, rebase: Expr | None, parts: dict[str, tuple[str, str]]) -> str:
+    def _segment_unset(self, s: State, rebase: Expr | None, parts: dict[str, tuple[str, str]]) -> str:
+        """C text: the segment has nothing to add, because every parameter it was taken with is at its identity."""
         if rebase is None:
             return ""
         accs = sorted({e.name for e in nodes(rebase) if isinstance(e, Acc)})
@@ -297,6 +301,7 @@ class StateStatements(TileStatements):
 
     def _merge_lines(self, s: State, rebase: Expr | None, el: Elements, parts: dict[str, tuple[str, str]]) -> list[str]:
         el.parts = {n: v for n, (v, _) in parts.items()}
+        el.own = frozenset((s.name,))
         if s.indexed:
             values, positions = parts[s.name]
             b = self.names.k.buffer(values)

@@ -132,10 +132,11 @@ class TileStatements:
     def _prefetch(self, s: Sweep, el: Elements) -> list[str]:
         """Touch lines ahead in the arrays that run along the stream."""
         k, out = self.phase.stream, []
-        for e in nodes(*(f.lift for f in s.folds), *(e for _, e in s.stores)):
-            array = self.names.k.array(e.source) if isinstance(e, Load) else None
-            if array and k in e.axes and array.strides[e.dims.index(k)] == 1:  # type: ignore[attr-defined]
-                at = self.address(array, el.at)
+        loads = [e for e in nodes(*(f.lift for f in s.folds), *(e for _, e in s.stores)) if isinstance(e, Load)]
+        for e in loads:
+            array = self.names.k.array(e.source)
+            if array and k in e.axes and array.strides[e.dims.index(k)] == 1:
+                at = self.address(array, e.dims, el.at)
                 out.append(f"PREFETCH({at} + {s.prefetch});")
         return out
 
@@ -197,7 +198,7 @@ class TileStatements:
                     if product
                     else f"{reg} = {reg} + {f'keep({mask}, {v})' if mask else v};"
                 ]
-            new = combine(f.op, reg, v)
+            new = combine(f.op, reg, v, f.loose)
             return [f"{reg} = sel({mask}, {new}, {reg});" if mask else f"{reg} = {new};"]
         index = el.value(Index(self.phase.stream))
         best = MONOIDS[f.op].best
@@ -274,9 +275,10 @@ class TileStatements:
         return f"sts_real({at}, {row_step(self.names, s)}, {el.mask or 'm_all()'}, {value});"
 
     # ---- memory
-    def address(self, a: Array, at: dict[str, Place]) -> str:
+    def address(self, a: Array, dims: tuple[str, ...], at: dict[str, Place]) -> str:
+        """C text of an element's address in an argument that is read over these axes."""
         parts = [self.names.array(a)]
-        for d, axis in enumerate(a.dims):
+        for d, axis in enumerate(dims):
             step = self.names.stride(a, d)
             if step != "0" and at[axis].whole != "0":
                 parts.append(at[axis].whole if step == "1" else f"{at[axis].whole} * {step}")
@@ -286,7 +288,7 @@ class TileStatements:
         """Store a vector along `lane` into an array or a buffer (a single element when lane is "")."""
         array = self.names.k.array(target)
         if array is not None:
-            at, tag = self.address(array, el.at), array.dtype
+            at, tag = self.address(array, array.dims, el.at), array.dtype
             step = self.names.stride(array, array.dims.index(lane)) if lane in array.dims else ""
         else:
             b = self.names.k.buffer(target)

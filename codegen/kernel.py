@@ -97,9 +97,12 @@ class Grid:
 
 @dataclass(frozen=True)
 class Fold:
+    """loose: an extremum may lose a NaN, because another accumulator of the row is NaN then."""
+
     acc: str
     op: str
     lift: Expr
+    loose: bool = False
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ class PhaseBuilder:
             out.append(ir.Rebase(self.lanes, tuple(params), tuple((a.name, self.rebases[a.name]) for a in moved)))
         swept = [a for a in own if a.name not in self.folded_early()]
         stores = [self.stored[a.name] for a in level if a.name in self.stored]
-        folds = tuple(ir.Fold(a.name, a.op, self.lifts[a.name]) for a in swept)
+        folds = tuple(self.fold(a) for a in swept)
         folds, stores = self.first_sweep(r, n, folds, stores)
         if folds or stores:
             guard = self._guard(r, [f.lift for f in folds] + [e for _, e in stores])
@@ -178,6 +178,14 @@ class PhaseBuilder:
                 stores = []
             out.append(ir.Sweep(self.lanes, folds, tuple(stores), guard, self._unroll(folds), self._prefetch(r, n)))
         return out
+
+    def fold(self, a: Accumulator) -> ir.Fold:
+        """The fold of an accumulator's lift. An extremum need not watch for NaN where a sum of the same pass does: one whose
+        lift computes with the extremum's own, through operations that keep a NaN."""
+        lift = self.lifts[a.name]
+        sums = [self.lifts[b.name] for r in self.g.roles if a in r.accs for b in r.accs if b.op == "sum" and not self.columns[b.name]]
+        loose = a.op in ("max", "min") and any(_keeps_nan(e, lift) for e in sums)
+        return ir.Fold(a.name, a.op, lift, loose)
 
     def folded_early(self) -> set[str]:
         """Accumulators that are folded where the tile is made."""
@@ -419,6 +427,14 @@ class PhaseBuilder:
         merge = ir.Phase("merge", (*batch, *step), (ir.Merge(levels, parts), *self.results()), self.row, self.stream, f.held, False,
                          self.states(False))  # fmt: skip
         return [*self.before, own, merge]
+
+
+KEEPS_NAN = frozenset(("add", "sub", "mul", "div", "neg", "square", "exp", "exp2", "expm1", "log", "sqrt", "tanh", "abs"))
+
+
+def _keeps_nan(e: Expr, source: Expr) -> bool:
+    """e is NaN wherever source is."""
+    return e is source or (isinstance(e, Map) and e.op in KEEPS_NAN and any(_keeps_nan(a, source) for a in e.args))
 
 
 def law(a: Accumulator) -> str:

@@ -204,7 +204,7 @@ class ProductBuilder(PhaseBuilder):
             extra = [ir.Sweep(self.lanes, (), ((self.tile.source, self.score),))] if again and not self.plain_score and self.score else []
             return [*out, dot, *extra]
         i, j = (self.stream, self.row) if self.lanes == "row" else (self.row, self.stream)
-        folds = () if again else tuple(ir.Fold(n, self.accs[n].op, self.lifts[n]) for n in sorted(self.early))
+        folds = () if again else tuple(self.fold(self.accs[n]) for n in sorted(self.early))
         m = masked(self.score) if self.score is not None and self.mask_statements() else None
         read = [e for n, e in self.lifts.items() if n not in self.early and n not in self.stored]
         keep = again or any(self.tile in set(nodes(e)) for e in read) or self._tile_is_weight()

@@ -58,7 +58,7 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
         const V t5 = x[i][j];
         const V t6 = t5 * set1((rf_real)0x1.0000000000000p-2);
-        a7 = v_maximum(a7, t6);
+        a7 = v_max_raw(a7, t6);
         st_real(d + i * 144 + j * LANES, t6);
       }
       st_real(acc_m + (x_i + j * LANES), a7);
@@ -70,7 +70,7 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
         const V t8 = x[i][j];
         const V t9 = t8 * set1((rf_real)0x1.0000000000000p-2);
-        a10 = v_maximum(a10, t9);
+        a10 = v_max_raw(a10, t9);
         st_real(d + i * 144 + j * LANES, t9);
       }
       st_real(acc_m + (x_i + j * LANES), a10);
@@ -97,7 +97,7 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
         const V t11 = x[i][j];
         const V t12 = t11 * set1((rf_real)0x1.0000000000000p-2);
-        a13 = v_maximum(a13, t12);
+        a13 = v_max_raw(a13, t12);
         st_real(d + i * 144 + j * LANES, t12);
       }
       st_real(acc_m + (x_i + j * LANES), a13);
@@ -109,7 +109,7 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
         const V t14 = x[i][j];
         const V t15 = t14 * set1((rf_real)0x1.0000000000000p-2);
-        a16 = v_maximum(a16, t15);
+        a16 = v_max_raw(a16, t15);
         st_real(d + i * 144 + j * LANES, t15);
       }
       st_real(acc_m + (x_i + j * LANES), a16);
@@ -136,7 +136,7 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
         const V t17 = x[i][j];
         const V t18 = t17 * set1((rf_real)0x1.0000000000000p-2);
-        a19 = v_maximum(a19, t18);
+        a19 = v_max_raw(a19, t18);
         st_real(d + i * 144 + j * LANES, t18);
       }
       st_real(acc_m + (x_i + j * LANES), a19);
@@ -148,7 +148,7 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
         const V t20 = x[i][j];
         const V t21 = t20 * set1((rf_real)0x1.0000000000000p-2);
-        a22 = v_maximum(a22, t21);
+        a22 = v_max_raw(a22, t21);
         st_real(d + i * 144 + j * LANES, t21);
       }
       st_real(acc_m + (x_i + j * LANES), a22);

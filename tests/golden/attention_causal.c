@@ -54,7 +54,7 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
         const V t7 = x[i][j];
         const V t8 = t7 * set1((rf_real)0x1.0000000000000p-2);
-        a9 = v_maximum(a9, t8);
+        a9 = v_max_raw(a9, t8);
         st_real(d + i * 80 + j * LANES, t8);
       }
       st_real(acc_m + (x_i + j * LANES), a9);
@@ -70,7 +70,7 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
         const V t13 = x[i][j];
         const V t14 = t13 * set1((rf_real)0x1.0000000000000p-2);
         const V t15 = sel(t12, t14, set1(-RF_INF));
-        a16 = v_maximum(a16, t15);
+        a16 = v_max_raw(a16, t15);
         st_real(d + i * 80 + j * LANES, t15);
       }
       st_real(acc_m + (x_i + j * LANES), a16);
@@ -97,7 +97,7 @@ RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const r
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
         const V t17 = x[i][j];
         const V t18 = t17 * set1((rf_real)0x1.0000000000000p-2);
-        a19 = v_maximum(a19, t18);
+        a19 = v_max_raw(a19, t18);
         st_real(d + i * 80 + j * LANES, t18);
       }
       st_real(acc_m + (x_i + j * LANES), a19);
@@ -113,7 +113,7 @@ RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const r
         const V t23 = x[i][j];
         const V t24 = t23 * set1((rf_real)0x1.0000000000000p-2);
         const V t25 = sel(t22, t24, set1(-RF_INF));
-        a26 = v_maximum(a26, t25);
+        a26 = v_max_raw(a26, t25);
         st_real(d + i * 80 + j * LANES, t25);
       }
       st_real(acc_m + (x_i + j * LANES), a26);
@@ -140,7 +140,7 @@ RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const r
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
         const V t27 = x[i][j];
         const V t28 = t27 * set1((rf_real)0x1.0000000000000p-2);
-        a29 = v_maximum(a29, t28);
+        a29 = v_max_raw(a29, t28);
         st_real(d + i * 80 + j * LANES, t28);
       }
       st_real(acc_m + (x_i + j * LANES), a29);
@@ -156,7 +156,7 @@ RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const r
         const V t33 = x[i][j];
         const V t34 = t33 * set1((rf_real)0x1.0000000000000p-2);
         const V t35 = sel(t32, t34, set1(-RF_INF));
-        a36 = v_maximum(a36, t35);
+        a36 = v_max_raw(a36, t35);
         st_real(d + i * 80 + j * LANES, t35);
       }
       st_real(acc_m + (x_i + j * LANES), a36);

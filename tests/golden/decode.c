@@ -97,32 +97,32 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
       for (; x_j + 4 * LANES <= x_j_c; x_j += 4 * LANES) {
         const V t6 = ld_real(buf_tile0 + x_j);
         const V t7 = t6 * set1((rf_real)0x1.999999999999ap-3);
-        a2 = v_maximum(a2, t7);
+        a2 = v_max_raw(a2, t7);
         st_real(buf_tile0 + x_j, t7);
         const V t8 = ld_real(buf_tile0 + (x_j + 1 * LANES));
         const V t9 = t8 * set1((rf_real)0x1.999999999999ap-3);
-        a3 = v_maximum(a3, t9);
+        a3 = v_max_raw(a3, t9);
         st_real(buf_tile0 + (x_j + 1 * LANES), t9);
         const V t10 = ld_real(buf_tile0 + (x_j + 2 * LANES));
         const V t11 = t10 * set1((rf_real)0x1.999999999999ap-3);
-        a4 = v_maximum(a4, t11);
+        a4 = v_max_raw(a4, t11);
         st_real(buf_tile0 + (x_j + 2 * LANES), t11);
         const V t12 = ld_real(buf_tile0 + (x_j + 3 * LANES));
         const V t13 = t12 * set1((rf_real)0x1.999999999999ap-3);
-        a5 = v_maximum(a5, t13);
+        a5 = v_max_raw(a5, t13);
         st_real(buf_tile0 + (x_j + 3 * LANES), t13);
       }
       for (; x_j + LANES <= x_j_c; x_j += LANES) {
         const V t14 = ld_real(buf_tile0 + x_j);
         const V t15 = t14 * set1((rf_real)0x1.999999999999ap-3);
-        a2 = v_maximum(a2, t15);
+        a2 = v_max_raw(a2, t15);
         st_real(buf_tile0 + x_j, t15);
       }
       if (x_j < x_j_c) {
         const M m = tail(x_j_c - x_j);
         const V t16 = ld_real(buf_tile0 + x_j);
         const V t17 = t16 * set1((rf_real)0x1.999999999999ap-3);
-        a2 = sel(m, v_maximum(a2, t17), a2);
+        a2 = sel(m, v_max_raw(a2, t17), a2);
         st_real(buf_tile0 + x_j, t17);
       }
       acc_m_old[0] = acc_m[0];
@@ -265,11 +265,11 @@ static void phase_1_merge(void *ctx_, int64_t item, int worker) {
   rf_real *acc_o = work + ctx->off_o;
   for (int64_t t = 0; t < 1 * acc_o_ld + 32; t++) acc_o[t] = (rf_real)0;
   for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
-    const V t66 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
+    const V t66 = set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment));
     *(acc_m + 0) = lane0(v_maximum(set1(acc_m[0]), t66));
   }
   for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
-    if (*(buf_part0_m + x_h_0 * buf_part0_m_s0) == -RF_INF) continue;
+    if (*(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment) == -RF_INF) continue;
     const V t67 = set1(get_real(buf_part0_s + x_h_0 * buf_part0_s_s0 + x_segment));
     const V t68 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
     const V t69 = v_settle(set1(acc_m[0]));
@@ -279,7 +279,7 @@ static void phase_1_merge(void *ctx_, int64_t item, int worker) {
     *(acc_s + 0) = lane0(set1(acc_s[0]) + t72);
   }
   for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
-    if (*(buf_part0_m + x_h_0 * buf_part0_m_s0) == -RF_INF) continue;
+    if (*(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment) == -RF_INF) continue;
     {
       const V t74 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
       const V t75 = v_settle(set1(acc_m[0]));

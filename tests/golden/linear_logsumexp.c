@@ -48,7 +48,7 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
       V a6 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
         const V t5 = x[i][j];
-        a6 = v_maximum(a6, t5);
+        a6 = v_max_raw(a6, t5);
         st_real(d + i * 144 + j * LANES, t5);
       }
       st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a6);
@@ -59,7 +59,7 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
       V a8 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
         const V t7 = x[i][j];
-        a8 = v_maximum(a8, t7);
+        a8 = v_max_raw(a8, t7);
         st_real(d + i * 144 + j * LANES, t7);
       }
       st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a8);
@@ -85,7 +85,7 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
       V a10 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
         const V t9 = x[i][j];
-        a10 = v_maximum(a10, t9);
+        a10 = v_max_raw(a10, t9);
         st_real(d + i * 144 + j * LANES, t9);
       }
       st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a10);
@@ -96,7 +96,7 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
       V a12 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
         const V t11 = x[i][j];
-        a12 = v_maximum(a12, t11);
+        a12 = v_max_raw(a12, t11);
         st_real(d + i * 144 + j * LANES, t11);
       }
       st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a12);
@@ -122,7 +122,7 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       V a14 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
         const V t13 = x[i][j];
-        a14 = v_maximum(a14, t13);
+        a14 = v_max_raw(a14, t13);
         st_real(d + i * 144 + j * LANES, t13);
       }
       st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a14);
@@ -133,7 +133,7 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       V a16 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
         const V t15 = x[i][j];
-        a16 = v_maximum(a16, t15);
+        a16 = v_max_raw(a16, t15);
         st_real(d + i * 144 + j * LANES, t15);
       }
       st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a16);
@@ -264,11 +264,11 @@ static void phase_2_merge(void *ctx_, int64_t item, int worker) {
   for (int64_t t = 0; t < 128; t++) acc_s[t] = (rf_real)0;
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
     for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
-      const V t30 = sel(m_eq(set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))), set1(-RF_INF)), v_settle(set1(acc_m[x_r])), set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))));
+      const V t30 = set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r)));
       *(acc_m + x_r) = lane0(v_maximum(set1(acc_m[x_r]), t30));
     }
     for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
-      if (*(buf_part0_m + (x_r_0 + x_r)) == -RF_INF) continue;
+      if (*(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r)) == -RF_INF) continue;
       const V t31 = set1(get_real(buf_part0_s + x_segment * buf_part0_s_s0 + (x_r_0 + x_r)));
       const V t32 = sel(m_eq(set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))), set1(-RF_INF)), v_settle(set1(acc_m[x_r])), set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))));
       const V t33 = v_settle(set1(acc_m[x_r]));

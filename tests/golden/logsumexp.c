@@ -45,22 +45,22 @@ static void phase_0_over_k(void *ctx_, int64_t item, int worker) {
       V a4 = set1(-RF_INF);
       for (; x_k + 4 * LANES <= x_k_c; x_k += 4 * LANES) {
         const V t5 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        a1 = v_maximum(a1, t5);
+        a1 = v_max_raw(a1, t5);
         const V t6 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
-        a2 = v_maximum(a2, t6);
+        a2 = v_max_raw(a2, t6);
         const V t7 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
-        a3 = v_maximum(a3, t7);
+        a3 = v_max_raw(a3, t7);
         const V t8 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
-        a4 = v_maximum(a4, t8);
+        a4 = v_max_raw(a4, t8);
       }
       for (; x_k + LANES <= x_k_c; x_k += LANES) {
         const V t9 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        a1 = v_maximum(a1, t9);
+        a1 = v_max_raw(a1, t9);
       }
       if (x_k < x_k_c) {
         const M m = tail(x_k_c - x_k);
         const V t10 = ldm_f32(m, in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        a1 = sel(m, v_maximum(a1, t10), a1);
+        a1 = sel(m, v_max_raw(a1, t10), a1);
       }
       acc_m_old[0] = acc_m[0];
       acc_m[0] = lane0(v_maximum(set1(acc_m[0]), set1(h_max((v_maximum((v_maximum(a1, a2)), (v_maximum(a3, a4))))))));

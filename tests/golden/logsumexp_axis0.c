@@ -51,13 +51,13 @@ static void phase_0_over_k(void *ctx_, int64_t item, int worker) {
         st_real(&acc_m_old[(x_r + 3 * LANES)], a7);
         for (int64_t x_k = 0; x_k < x_k_c; x_k++) {
           const V t2 = ld_f32(in_x + (x_k_0 + x_k) * in_x_s0 + (x_r_0 + x_r));
-          a1 = v_maximum(a1, t2);
+          a1 = v_max_raw(a1, t2);
           const V t4 = ld_f32(in_x + (x_k_0 + x_k) * in_x_s0 + (x_r_0 + (x_r + 1 * LANES)));
-          a3 = v_maximum(a3, t4);
+          a3 = v_max_raw(a3, t4);
           const V t6 = ld_f32(in_x + (x_k_0 + x_k) * in_x_s0 + (x_r_0 + (x_r + 2 * LANES)));
-          a5 = v_maximum(a5, t6);
+          a5 = v_max_raw(a5, t6);
           const V t8 = ld_f32(in_x + (x_k_0 + x_k) * in_x_s0 + (x_r_0 + (x_r + 3 * LANES)));
-          a7 = v_maximum(a7, t8);
+          a7 = v_max_raw(a7, t8);
         }
         st_real(acc_m + x_r, a1);
         st_real(acc_m + (x_r + 1 * LANES), a3);
@@ -70,7 +70,7 @@ static void phase_0_over_k(void *ctx_, int64_t item, int worker) {
         st_real(&acc_m_old[x_r], a9);
         for (int64_t x_k = 0; x_k < x_k_c; x_k++) {
           const V t10 = ldm_f32(m, in_x + (x_k_0 + x_k) * in_x_s0 + (x_r_0 + x_r));
-          a9 = v_maximum(a9, t10);
+          a9 = v_max_raw(a9, t10);
         }
         st_real(acc_m + x_r, a9);
       }

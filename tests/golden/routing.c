@@ -208,7 +208,7 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
         V a11 = set1(-RF_INF);
         for (; x_j + 1 * LANES <= x_j_c; x_j += 1 * LANES) {
           const V t13 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          a11 = v_maximum(a11, t13);
+          a11 = v_max_raw(a11, t13);
           const V t14 = set1((rf_real)(x_j_0 + x_j)) + iota();
           const M m15 = m_not(m_le(t13, set1(acc_best[x_i * 4 + 3])));
           if (m_any(m15)) top_insert(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t13, t14, m15);
@@ -216,7 +216,7 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
         if (x_j < x_j_c) {
           const M m = tail(x_j_c - x_j);
           const V t16 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          a11 = sel(m, v_maximum(a11, t16), a11);
+          a11 = sel(m, v_max_raw(a11, t16), a11);
           const V t17 = set1((rf_real)(x_j_0 + x_j)) + iota();
           const M m18 = m_and(m, m_not(m_le(t16, set1(acc_best[x_i * 4 + 3]))));
           if (m_any(m18)) top_insert(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t16, t17, m18);
