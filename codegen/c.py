@@ -69,6 +69,9 @@ class _PhasePrinter(ContractStatements):
                 high.append(ends[factor > 0])
             none.append(f"{' + '.join(high)} < 0")
             some.append(f"{' + '.join(low)} < 0")
+        if s.summary:
+            none.append(f"{self.summary_cell(s.summary, s.tiles)} == 0")
+            some.append(f"{self.summary_cell(s.summary, s.tiles)} != 2")
         self.cut = self.names.fresh("cut")
         ready = "".join(f" && {self.names.get('buf', f)}[0] != 0" for f in s.finite)
         return [f"if (({' || '.join(none)}){ready}) continue;", f"const int {self.cut} = {' || '.join(some)};"]

@@ -8,7 +8,7 @@ from redfuser_eq.errors import IRError
 
 from .c_expr import Elements, Place, Scope, row_step
 from .c_state import StateStatements
-from .kernel import Array, Buffer, Contract, Dot, Operand, Pack, Scan
+from .kernel import Array, Buffer, Contract, Dot, Operand, Pack, Scan, Summarise
 
 
 @dataclass(frozen=True)
@@ -323,6 +323,30 @@ class ContractStatements(StateStatements):
         value = el.value(s.expr)
         return [f"for (int64_t {cv} = 0; {cv} < {n_c}; {cv}++) for (int64_t {jv} = 0; {jv} < {n_j}; {jv} += LANES) {{",
                 f"const M m = tail({n_j} - {jv});", *scope.lines, f"stm_real(m, {base} + {cv} * {step} + {jv}, {value});", "}"]  # fmt: skip
+
+    def summary_cell(self, buffer: str, tiles: tuple[tuple[str, int], ...]) -> str:
+        """C text of a tile's entry."""
+        b = self.names.k.buffer(buffer)
+        if b is None:
+            raise IRError(f"nothing in the kernel is called {buffer!r}")
+        at = [f"{self.at[axis].start} / {step} * {self.names.step(b, d)}" for d, (axis, step) in enumerate(tiles)]
+        return f"{self.names.get('buf', buffer)}[{' + '.join(at) or '0'}]"
+
+    def do_summarise(self, s: Summarise) -> list[str]:
+        out: list[str] = ["int some = 0, every = 1;"]
+        saved = dict(self.at)
+        for a in sorted(s.expr.axes & set(self.counts) - {s.lane}):
+            v = self.names.var(a)
+            out.append(f"for (int64_t {v} = 0; {v} < {self._total(a)}; {v}++)")
+            self.at[a] = Place(saved[a].start, v)
+        lane, total = self.names.var(s.lane), self._total(s.lane)
+        self.at[s.lane] = Place(saved[s.lane].start, lane)
+        scope = Scope(frozenset(), [])
+        holds = self.elements(s.lane, [scope], "m").mask_of(s.expr)
+        out += [f"for (int64_t {lane} = 0; {lane} < {total}; {lane} += LANES) {{", f"const M m = tail({total} - {lane});", *scope.lines,
+                f"const M on = {holds}; some |= m_any(m_and(m, on)); every &= m_every(m_or(on, m_not(m)));", "}"]  # fmt: skip
+        self.at = saved
+        return [*out, f"{self.summary_cell(s.dst, s.tiles)} = some + (some && every);"]
 
     def do_scan(self, s: Scan) -> list[str]:
         """x * 0 is NaN exactly where x is not finite."""

@@ -89,6 +89,8 @@ class Names:
 
     def size(self, s: Size) -> str:
         base = self.extent(s.axis) if s.axis else str(s.value)
+        if s.divide > 1:
+            base = f"(({base} + {s.divide - 1}) / {s.divide})"
         if s.multiple > 1:
             base = f"rf_up({base}, {s.multiple})" if s.axis else str(-(-s.value // s.multiple) * s.multiple)
         return f"{base} + {s.pad}" if s.pad else base

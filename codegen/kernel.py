@@ -8,6 +8,7 @@ Grammar
             | Sweep | Contract | Dot | Pack                         element-wise and folds; products in register blocks; repacking
             | Rebase | Columns | ColumnRebase                       move state to new parameters; accumulate over extra axes
             | Partial | Merge | Store | Flag                        segments; results; rows that need the plain program
+            | Scan | Summarise                                      once a launch: is an operand finite; what a mask leaves of each tile
     Fold    = accumulator, op, lift
     Load    of an array, a buffer or a contraction's raw tile, in `redfuser_eq.expr`'s terms
 
@@ -37,12 +38,13 @@ SEGMENT = "@segment"  # the grid axis that cuts the stream
 
 @dataclass(frozen=True)
 class Size:
-    """A run-time size: the extent of `axis` (or `value`), at most `cap` if set, rounded up to `multiple`, plus `pad`."""
+    """A run-time size: the extent of `axis` (or `value`) in tiles of `divide`, rounded up to `multiple`, plus `pad`."""
 
     axis: str = ""
     value: int = 1
     multiple: int = 1
     pad: int = 0
+    divide: int = 1
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,13 @@ class Bound:
 @dataclass(frozen=True)
 class Skip:
     """Tile corners decide: some bound false everywhere, next tile; all true everywhere, `mask` is not tested; else it is
-    tested element by element. finite: buffers of one flag each that must be set (operands without NaN or infinity)."""
+    tested element by element. finite: buffers of one flag each that must be set (operands without NaN or infinity).
+    summary: a buffer that says the same of each tile of the other masks ("" for none), see Summarise."""
 
     bounds: tuple[Bound, ...]
     finite: tuple[str, ...] = ()
+    summary: str = ""
+    tiles: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -275,7 +280,20 @@ class Scan:
     lane: str
 
 
-Stmt: TypeAlias = Loop | Skip | Sweep | Contract | Dot | Pack | Rebase | Columns | ColumnRebase | Partial | Merge | Store | Flag | Scan
+@dataclass(frozen=True)
+class Summarise:
+    """dst[tile] = 0 where a condition is false on the whole tile, 2 where it is true, else 1. tiles: (axis, step) of dst's
+    dimensions; the item is one tile."""
+
+    dst: str
+    expr: Expr
+    lane: str
+    tiles: tuple[tuple[str, int], ...]
+
+
+Stmt: TypeAlias = (
+    Loop | Skip | Sweep | Contract | Dot | Pack | Rebase | Columns | ColumnRebase | Partial | Merge | Store | Flag | Scan | Summarise
+)
 
 
 @dataclass(frozen=True)

@@ -50,20 +50,28 @@ def bounds(condition: Expr) -> tuple[list[Bound], bool]:
 
 @dataclass
 class Masked:
-    """open: the score where every affine condition holds; bounds: the conditions."""
+    """open: the score where every condition holds; bounds: the affine conditions; others: the rest of them."""
 
     open: Expr
     bounds: list[Bound] = field(default_factory=list)
+    others: list[Expr] = field(default_factory=list)
 
 
 def masked(score: Expr) -> Masked:
     """Peel `where(condition, x, -inf)` off a score, however deep they nest at its top."""
     if isinstance(score, Map) and score.op == "where" and isinstance(score.args[2], Const) and score.args[2].value == NEG:
-        found, complete = bounds(score.args[0])
         inner = masked(score.args[1])
-        left = inner.open if complete else Map("where", (score.args[0], inner.open, score.args[2]), score.dtype)
-        return Masked(left, found + inner.bounds)
+        parts = conjuncts(score.args[0])
+        found = [b for c in parts for b in bounds(c)[0]]
+        return Masked(inner.open, found + inner.bounds, [c for c in parts if not bounds(c)[0]] + inner.others)
     return Masked(score)
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The conditions that a conjunction joins."""
+    if isinstance(condition, Map) and condition.op == "logical_and":
+        return conjuncts(condition.args[0]) + conjuncts(condition.args[1])
+    return [condition]
 
 
 def finite_needed(op: str, lift: Expr, tile: Expr) -> set[Load] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .cascade import Accumulator
 from .codegen import kernel as ir
-from .expr import Acc, Expr, Load, Prev, nodes, transform
+from .expr import Acc, Expr, Load, Map, Prev, Reduce, nodes, transform
 from .masks import finite_needed, masked
 from .phase import PhaseBuilder
 from .roles import Roles, split_columns
@@ -165,11 +165,14 @@ class ProductBuilder(PhaseBuilder):
         return list(self.at_row)
 
     def mask_statements(self) -> list[ir.Stmt]:
-        """Skip, when the score is masked by affine conditions and nothing is added where it is -inf."""
+        """Skip, when the score is masked and nothing is added where it is -inf: by affine conditions on the corners of a
+        tile, by other conditions on a summary of theirs that is made once a launch."""
         if self.tile is None or self.score is None:
             return []
         m = masked(self.score)
-        if not m.bounds:
+        if not m.bounds and not m.others:
+            return []
+        if any(isinstance(e, (Acc, Reduce)) or (isinstance(e, Load) and self.s.is_local(e.source)) for e in nodes(*m.others)):
             return []
         needed: set[Load] = set()
         for n, a in self.accs.items():
@@ -178,7 +181,25 @@ class ProductBuilder(PhaseBuilder):
                 return []
             needed |= more
         names = [self._scan(e) for e in sorted(needed, key=repr) if not self.s.is_buffer(e.source)]
-        return [ir.Skip(tuple(m.bounds), tuple(names))]
+        return [ir.Skip(tuple(m.bounds), tuple(names), *self._summary(m.others))]
+
+    def _summary(self, conditions: list[Expr]) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """What the conditions leave of each tile, found once a launch."""
+        if not conditions:
+            return "", ()
+        f, name = self.form, f"summary{self.number}"
+        both = conditions[0]
+        for c in conditions[1:]:
+            both = Map("logical_and", (both, c))
+        step = {self.row: f.rows, self.stream: f.depth}
+        tiles = tuple((x, step.get(x, 1)) for x in (*self.rows, self.stream) if x in both.axes)
+        if not self.s.is_buffer(name):
+            sizes = tuple(ir.Size(x, divide=n) for x, n in tiles)
+            self.s.buffers.append(ir.Buffer(name, tuple(x for x, _ in tiles), sizes, shared=True))
+            lane = self._contiguous(both, self.stream, self.row) if self.row in both.axes else self.stream
+            grid = tuple(ir.Grid(x, n) for x, n in tiles)
+            self.before.append(ir.Phase("summarise masks", grid, (ir.Summarise(name, both, lane, tiles),), "", "", 1))
+        return name, tiles
 
     def _scan(self, e: Load) -> str:
         """A flag that an operand is finite, found once a launch."""

@@ -222,6 +222,10 @@ class Scheduler:
     def is_buffer(self, name: str) -> bool:
         return any(b.name == name for b in self.buffers)
 
+    def is_local(self, name: str) -> bool:
+        """Whether this is no array: scratch, or a raw tile in registers."""
+        return not any(a.name == name for a in self.inputs)
+
     def row_side(self, g: Group) -> tuple[str, ...]:
         return tuple(dict.fromkeys(x for r in g.roles for x in r.rows))
 

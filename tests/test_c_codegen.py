@@ -14,8 +14,9 @@ import pytest
 from native import Run, error, run
 
 from redfuser_eq.cascade import Accumulator, Cascade, Pass
+from redfuser_eq.codegen import kernel as ir
 from redfuser_eq.codegen.c import emit
-from redfuser_eq.expr import Acc, Expr, Load, Output, Source, rename, transform
+from redfuser_eq.expr import Acc, Expr, Load, Map, Output, Source, rename, transform
 from redfuser_eq.runtime.device import cpu
 from redfuser_eq.schedule import schedule
 
@@ -187,6 +188,36 @@ def test_a_value_that_is_not_finite_under_a_mask_is_not_lost(where: str) -> None
         assert r.flags[0].all()
     else:  # the masked score is replaced before anything is done with it
         assert r.flags[0].tolist() == [0] * 199 + [1]
+
+
+@pytest.mark.parametrize("axes", ["ij", "hij", "j"])
+@pytest.mark.parametrize("lanes", ["row", "stream"])
+def test_a_boolean_mask_is_summarised(axes: str, lanes: str) -> None:
+    """Tiles that are masked, open and mixed; V is not finite under the mask in one head."""
+    w = cascades.attention_causal()
+    extents = {"h": 2, "i": 70, "j": 90, "e": 16, "d": 20}
+    (p,) = w.cascade.passes
+
+    def other(e: Expr) -> Expr:
+        mask = Load("t", tuple(axes), bool)
+        return transform(e, lambda x: mask if isinstance(x, Map) and x.op == "le" else None)
+
+    accs = tuple(replace(a, lift=other(a.lift)) for a in p.accumulators)
+    mask = Source("t", 3, np.dtype(bool), len(axes))
+    c = replace(w.cascade, passes=(replace(p, accumulators=accs),), sources=(*w.cascade.sources, mask))
+    rng = np.random.default_rng(21)
+    k, q, v = w.make(rng, extents)
+    t = rng.random([extents[a] for a in axes]) < 0.7
+    t[..., :24] = True
+    t[..., 24:48] = False
+    r = run(c, [k, q, v, t], extents, choice={"lanes": lanes, "depth": 24, "rows": 24})
+    assert next(s for ph in r.kernel.phases for s in ir.statements(ph.body) if isinstance(s, ir.Skip)).summary
+    z = np.einsum("hie,hje->hij", q.astype(np.float64), k) * 0.25
+    want = cascades.softmax64(np.where(np.broadcast_to(t, z.shape), z, -np.inf)) @ v
+    assert error(r.outputs[0], want) < 2e-5 and not r.flags.any()
+    v[1, 30, 2] = np.inf
+    r = run(c, [k, q, v, t], extents, choice={"lanes": lanes, "depth": 24, "rows": 24})
+    assert r.flags[1].all() and not r.flags[0].any() and error(r.outputs[0][0], want[0]) < 2e-5
 
 
 def test_a_fully_masked_first_tile_is_neutral() -> None:

@@ -202,6 +202,9 @@ def test_only_a_score_of_minus_infinity_is_peeled() -> None:
     low, zero = Const(float("-inf")), Const(0.0)
     assert masked(Map("where", (c, x, low))).open is x
     assert masked(Map("where", (c, x, zero))).bounds == []
+    load = Load("m", ("j",), bool)
+    both = masked(Map("where", (Map("logical_and", (c, load)), x, low)))
+    assert both.open is x and len(both.bounds) == 1 and both.others == [load]
 
 
 def test_a_tile_may_be_left_out_only_where_it_adds_nothing() -> None:
