@@ -47,7 +47,14 @@ def operations(e: Expr) -> float:
     """Flops of one node at one point."""
     if isinstance(e, Map):
         return OPS[e.op].cost
-    return 2.0 if isinstance(e, (Cast, Reduce)) else 0.0
+    if isinstance(e, Reduce):
+        return _folding(e.op, e.k)
+    return 2.0 if isinstance(e, Cast) else 0.0
+
+
+def _folding(op: str, k: int) -> float:
+    """Flops of folding one element, the same in an accumulator and in place."""
+    return 1.0 if op == "sum" else 1.0 + k
 
 
 def flops(roots: list[Expr], sizes: Sizes) -> float:
@@ -60,10 +67,11 @@ def flops(roots: list[Expr], sizes: Sizes) -> float:
 
 
 def _fold(p: Pass, a: Accumulator, sizes: Sizes) -> float:
-    """Flops of folding a lift and of rebasing: a product with a column factor is one multiply-add."""
+    """Flops of folding a lift and of rebasing once for each tile after the first: a product with a column factor is
+    one multiply-add."""
     axes = frozenset({*a.axes, p.axis})
-    fold = sizes.points(axes) * (1.0 if a.op == "sum" else 1.0 + a.k)
-    moved = 0.0 if a.rebase is None else flops([a.rebase], sizes) * max(1.0, sizes.extents[p.axis] / TILE)
+    fold = sizes.points(axes) * _folding(a.op, a.k)
+    moved = 0.0 if a.rebase is None else flops([a.rebase], sizes) * max(0.0, sizes.extents[p.axis] / TILE - 1)
     return fold + moved
 
 

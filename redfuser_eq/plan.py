@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .cascade import Cascade, passes_of
@@ -16,13 +16,15 @@ from .encode import encode
 from .errors import UnsoundRewrite, UnsoundRewriteWarning
 from .expr import Expr, Program, Reduce, check, nodes, show
 from .extract import Extractor
+from .passes import Item, build
 from .plain import unfused
 from .report import Report
 from .rules import RuleSet
 from .saturate import Budget, Saturation, saturate
 from .validate import mismatch
 
-WORTH = 1.5  # a fused program may be modelled this much slower and still be chosen: fewer passes come first
+WORTH = 1.2  # a fused program may be modelled this much slower and still be chosen: the model is no finer than that
+_GAIN = 0.95  # another traversal must save this much of the modelled time
 
 
 @dataclass
@@ -78,19 +80,49 @@ def _decide(
         return best, _left(program, best)
     if after.passes >= before.passes and _traversals(program, best) >= _traversals(program, plain):
         return (best if after.seconds <= before.seconds else plain), _unfused_reason(program, best, result)
-    if after.seconds > WORTH * before.seconds:
-        return plain, _dear(best, plain, before, after)
-    return best, _left(program, best)
+    if after.seconds <= WORTH * before.seconds:
+        return best, _left(program, best)
+    found = _waiting(program, best, device)
+    k = cost(found, device)
+    if found is not best and k.seconds <= WORTH * before.seconds and _traversals(program, found) < _traversals(program, plain):
+        return found, f"{_dear(best, after, found, k)}; {_left(program, found)}"
+    return plain, _dear(best, after, plain, before)
+
+
+def _waiting(program: Program, best: Cascade, device: Device) -> Cascade:
+    """The cascade in which accumulators that cost more to move along than another traversal does wait for a later pass,
+    where their parameters are final."""
+    found = best
+    while True:
+        options = [wait(found, a.name) for a in found.accumulators() if a.rebase is not None]
+        least = min((cost(c, device).seconds for c in options), default=0.0)
+        if not options or least > _GAIN * cost(found, device).seconds:
+            return found
+        found = min((c for c in options if _GAIN * cost(c, device).seconds <= least), key=lambda c: _traversals(program, c))
+
+
+def wait(c: Cascade, name: str) -> Cascade:
+    """A Cascade in which one accumulator (and any that is rebased by its previous value) is not rebased: it moves to a
+    pass after the values it reads, and what only its rebase needed is dropped.
+
+    Before: pass k: m, s with rebase exp(m' - m) * s'. After: pass k: m; pass k: s."""
+    still = {name}
+    while more := {a.name for a in c.accumulators() if a.previous() & still} - still:
+        still |= more
+    items = {a.name: Item(p.axis, replace(a, rebase=None) if a.name in still else a) for p in c.passes for a in p.accumulators}
+    moved = build(c.sources, c.extents, items, c.outputs)
+    check_cascade(moved)
+    return moved
 
 
 def _traversals(program: Program, c: Cascade) -> int:
     return sum(c.count(a) for a in program.extents)
 
 
-def _dear(best: Cascade, plain: Cascade, before: Cost, after: Cost) -> str:
+def _dear(best: Cascade, dear: Cost, chosen: Cascade, now: Cost) -> str:
     return (
-        f"fusing costs more than it saves: {len(best.accumulators())} accumulators holding {after.state:.3g} bytes and "
-        f"{after.flops:.3g} operations instead of {len(plain.accumulators())} holding {before.state:.3g} bytes and {before.flops:.3g}"
+        f"fusing everything costs more than it saves: {len(best.accumulators())} accumulators holding {dear.state:.3g} bytes and "
+        f"{dear.flops:.3g} operations, instead of {len(chosen.accumulators())} holding {now.state:.3g} bytes and {now.flops:.3g}"
     )
 
 

@@ -227,7 +227,7 @@ def _(x: Any, y: Any) -> Any:
     parts = x.split(2, dim=-1)
     return (
         z.permute(1, 0, 2), x.view(4, 2, 3), x.flatten(), z.squeeze(0), torch.cat([x, x], dim=1), torch.stack((y, y)), parts[2],
-        x.T, x.t(), x.chunk(2)[1], x.repeat_interleave(2, dim=0), y.expand_as(x), x[:, 1::2], x[None, ..., 0], x.repeat(2, 1), x.contiguous(),
+        x.T, x.t(), x.chunk(2)[1], x.repeat_interleave(2, dim=0), y.expand_as(x), x[:, 1::2], x[None, ..., 0], x.repeat(2, 1),
     )  # fmt: skip
 
 
