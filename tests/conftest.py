@@ -13,3 +13,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are to be rewritten."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocked NumPy with tiles so small that small extents have several along every axis; threads always."""
+    from redfuser_eq.runtime import numpy as backend
+    from redfuser_eq.runtime import tiling
+
+    for name, value in {"BUDGET": 300, "STREAM": 13, "COLUMNS": 7, "TURNED": 3, "SMALLEST": 3, "ROWS": 16}.items():
+        monkeypatch.setattr(tiling, name, value)
+    monkeypatch.setattr(backend, "MANY", 0)
+    monkeypatch.setenv("REDFUSER_NUM_THREADS", "3")

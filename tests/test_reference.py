@@ -8,9 +8,10 @@ from dataclasses import replace
 import cascades
 import numpy as np
 import pytest
-from cascades import WORKLOADS, Array, Builder, T, Workload, const, load, square, total, workload
+from cascades import WORKLOADS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from writing import Array, Builder, T, Workload, close, const, expected, load, square, total, workload
 
 from redfuser_eq import reference
 from redfuser_eq.cascade import Cascade
@@ -20,19 +21,13 @@ from redfuser_eq.expr import Acc, Cast, Const, Expr, Load, Output, Program, Redu
 NAN, INF = np.nan, np.inf
 
 
+def exact(got: list[Array], want: list[Array], tolerance: float = 1e-11) -> None:
+    close(got, want, tolerance)
+
+
 @pytest.fixture
 def rng() -> np.random.Generator:
     return np.random.default_rng(7)
-
-
-def expected(w: Workload, arrays: list[Array]) -> list[Array]:
-    return w.expected(*(a.astype(np.float64) for a in arrays))
-
-
-def close(got: list[Array], want: list[Array], tolerance: float = 1e-11) -> None:
-    for g, e in zip(got, want, strict=True):
-        assert g.shape == np.shape(e)
-        np.testing.assert_allclose(g, e, rtol=tolerance, atol=tolerance * max(1, np.nanmax(np.abs(e), initial=0)))
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -41,11 +36,11 @@ def test_expression_and_cascade_agree(name: str, rng: np.random.Generator) -> No
     arrays = w.make(rng, w.extents)
     want = expected(w, arrays)
     tolerance = 1e-6 if name == "quantised_linear" else 1e-11  # whose expectation scales in float32
-    close(reference.evaluate(w.program, arrays, w.extents), want, tolerance)
+    exact(reference.evaluate(w.program, arrays, w.extents), want, tolerance)
     for c in (w.cascade, w.plain):
-        close(reference.stream(c, arrays, w.extents), want, tolerance)
+        exact(reference.stream(c, arrays, w.extents), want, tolerance)
         for _ in range(3):
-            close(reference.stream(c, arrays, w.extents, rng=rng), want, tolerance)
+            exact(reference.stream(c, arrays, w.extents, rng=rng), want, tolerance)
 
 
 @pytest.mark.parametrize("name", ["logsumexp", "kl", "softmax_variance", "several", "routing", "attention_window", "kmeans"])
@@ -53,7 +48,7 @@ def test_expression_and_cascade_agree(name: str, rng: np.random.Generator) -> No
 def test_given_tiles_and_segments(name: str, tiles: list[int] | None, segments: int, rng: np.random.Generator) -> None:
     w = WORKLOADS[name]()
     arrays = w.make(rng, w.extents)
-    close(reference.stream(w.cascade, arrays, w.extents, tiles=tiles, segments=segments), expected(w, arrays))
+    exact(reference.stream(w.cascade, arrays, w.extents, tiles=tiles, segments=segments), expected(w, arrays))
 
 
 @pytest.mark.parametrize("name", ["entropy", "covariance", "layernorm_linear", "attention_bias", "cross_entropy"])
@@ -64,8 +59,8 @@ def test_any_extents(name: str, data: st.DataObject) -> None:
     extents = {a: data.draw(st.integers(1, 12), label=a) for a in w.extents}
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     arrays = w.make(rng, extents)
-    close(reference.evaluate(w.program, arrays, extents), expected(w, arrays), 1e-9)
-    close(reference.stream(w.cascade, arrays, extents, rng=rng), expected(w, arrays), 1e-9)
+    exact(reference.evaluate(w.program, arrays, extents), expected(w, arrays), 1e-9)
+    exact(reference.stream(w.cascade, arrays, extents, rng=rng), expected(w, arrays), 1e-9)
 
 
 @pytest.mark.parametrize("name", ["logsumexp", "variance", "attention", "layernorm_linear"])
@@ -95,7 +90,7 @@ def test_masked_tiles_and_segments_are_neutral(rng: np.random.Generator) -> None
     want = expected(w, [v, x])
     assert np.isfinite(want).all()
     for tiles, segments in (([10], 1), ([5], 6), ([1], 60), ([60], 1), ([20], 3)):
-        close(reference.stream(w.cascade, [v, x], extents, tiles=tiles, segments=segments, rng=rng), want)
+        exact(reference.stream(w.cascade, [v, x], extents, tiles=tiles, segments=segments, rng=rng), want)
 
 
 def test_zero_weights_are_neutral(rng: np.random.Generator) -> None:
@@ -107,7 +102,7 @@ def test_zero_weights_are_neutral(rng: np.random.Generator) -> None:
     weight[1, 20:] = 0
     weight[2, 1:] = 0
     for tiles, segments in (([10], 1), ([10], 4), ([1], 40)):
-        close(reference.stream(w.cascade, [weight, x], extents, tiles=tiles, segments=segments, rng=rng), expected(w, [weight, x]))
+        exact(reference.stream(w.cascade, [weight, x], extents, tiles=tiles, segments=segments, rng=rng), expected(w, [weight, x]))
 
 
 def test_a_sum_that_happens_to_be_zero_is_not_empty() -> None:
@@ -131,7 +126,7 @@ def test_a_sum_that_happens_to_be_zero_is_not_empty() -> None:
     assert n.e.axes == frozenset()
     data = np.array([[1, -1] * 4, [2, -2, 1, -1, 3, 0, 0, 5]], np.float32)
     for tiles in ([1], [2], [4], [8]):
-        close(reference.stream(w.cascade, [data], w.extents, tiles=tiles), expected(w, [data]))
+        exact(reference.stream(w.cascade, [data], w.extents, tiles=tiles), expected(w, [data]))
 
 
 def _rows(op: str, x: Array, k: int = 0, **how: object) -> list[Array]:
@@ -266,7 +261,7 @@ def test_large_bodies_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch, rng: n
     for make in (cascades.attention, cascades.routing, cascades.several):
         w = make()
         arrays = w.make(rng, w.extents)
-        close(reference.evaluate(w.program, arrays, w.extents), expected(w, arrays))
+        exact(reference.evaluate(w.program, arrays, w.extents), expected(w, arrays))
 
 
 @pytest.mark.parametrize("make", [cascades.logsumexp, cascades.attention])
@@ -276,8 +271,8 @@ def test_narrow_inputs(make: Callable[..., Workload], rng: np.random.Generator) 
     for dtype in (np.float16, ml_dtypes.bfloat16, np.float64):
         w = make(dtype=dtype)
         arrays = w.make(rng, w.extents)
-        close(reference.evaluate(w.program, arrays, w.extents), expected(w, arrays))
-        close(reference.stream(w.cascade, arrays, w.extents, rng=rng), expected(w, arrays))
+        exact(reference.evaluate(w.program, arrays, w.extents), expected(w, arrays))
+        exact(reference.stream(w.cascade, arrays, w.extents, rng=rng), expected(w, arrays))
 
 
 def test_float32_can_be_asked_for(rng: np.random.Generator) -> None:

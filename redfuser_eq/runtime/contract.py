@@ -219,13 +219,14 @@ def multiply_rows(a: Array, b: Array) -> Array:
     """a @ b.T for a (..., rows, k) and b (..., n, k), such that each row's result is the same whatever the
     other rows are."""
     rows, k = a.shape[-2:]
+    blocks = -(-rows // LANES)
     if rows % LANES:
-        padded = np.zeros((*a.shape[:-2], -(-rows // LANES) * LANES, k), a.dtype)
+        padded = np.zeros((*a.shape[:-2], blocks * LANES, k), a.dtype)
         padded[..., :rows, :] = a
         a = padded
-    blocks = np.ascontiguousarray(a).reshape(*a.shape[:-2], -1, LANES, k)
-    c = _multiply(blocks, b[..., None, :, :], SINGLE // LANES, pack=rows > 8 * LANES)
-    return c.reshape(*c.shape[:-3], -1, c.shape[-1])[..., :rows, :]
+    a = np.ascontiguousarray(a).reshape(*a.shape[:-2], blocks, LANES, k)
+    c = _multiply(a, b[..., None, :, :], SINGLE // LANES, pack=blocks > 8)
+    return c.reshape(*c.shape[:-3], blocks * LANES, c.shape[-1])[..., :rows, :]
 
 
 def _multiply(a: Array, b: Array, area: int, pack: bool = False) -> Array:
