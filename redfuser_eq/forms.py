@@ -120,8 +120,8 @@ def _column_form(q: Question, row: str) -> Form:
     s, n_row = q.sizes, q.extents[row]
     columns = max((q.extents[c] for cs in q.columns.values() for c in cs), default=1)
     packed = s.element * q.extents[q.stream] * columns
-    rows = s.share(n_row, 96 if packed <= s.device.l2 else 192)
     depth = int(q.choice.get("depth", 256))
+    rows = s.product_rows(n_row, packed, depth)
     mr, _ = s.register_block(min(n_row, rows), columns)
     rows = min(up(rows, mr), up(n_row, mr))
     return Form("columns", row, "stream", rows, depth, up(rows, s.lanes))

@@ -15,6 +15,8 @@ class Device(Protocol):
     @property
     def vector_bytes(self) -> int: ...
     @property
+    def cores(self) -> int: ...
+    @property
     def l1(self) -> int: ...
     @property
     def l2(self) -> int: ...
@@ -75,6 +77,12 @@ class Sizes:
     def segment(self, per_element: int, step: int) -> int:
         """Length of a segment of the stream that reads about four megabytes, in whole tiles."""
         return up(max(1024, SEGMENT_BYTES // max(per_element, 1)), step)
+
+    def product_rows(self, n_row: int, packed: int, depth: int) -> int:
+        """Rows of a tile of a product with columns: each tile reads the packed operand again, so as many as leave their own
+        operand in half of the second cache when the packed one outgrows it; but some tiles for every core."""
+        rows = 96 if packed <= self.device.l2 else max(96, min(256, self.device.l2 // 2 // (self.element * depth)))
+        return self.share(n_row, min(rows, max(48, ceil(n_row / (2 * self.device.cores)))))
 
     def share(self, n: int, tile: int) -> int:
         """A tile near `tile` that cuts n into a multiple of four equal parts, so that workers share them evenly."""
