@@ -24,8 +24,9 @@ from .translate import translate
 HERE = Path(__file__).parent
 RUNTIME = ("fibers.cpp", "warp.cpp", "convert.cpp", "async.cpp", "wgmma.cpp")
 _COMMON = ("-std=c++20", "-fPIC", "-march=native", "-fwrapv", "-fno-strict-aliasing", "-ffp-contract=off", f"-I{HERE}")
-_KERNEL = ("-shared", "-O1", "-w")
-_SANITIZED = ("-shared", "-O1", "-w", "-g1", "-fsanitize=thread", "-fno-tree-loop-distribute-patterns")
+_KERNEL = ("-shared", "-w")
+_LARGE = 1200  # lines of C++ from which optimising costs more time than it saves in a test
+_SANITIZED = ("-shared", "-w", "-g1", "-fsanitize=thread", "-fno-tree-loop-distribute-patterns")
 
 
 class BuildError(RuntimeError):
@@ -112,7 +113,8 @@ def _translate_and_build(source: str, arch: str, options: tuple[str, ...], sanit
     made = translate(ptx.rstrip(b"\0").decode(), lines=sanitize)
     cpp = library.with_suffix(".cpp")
     cpp.write_text(made.cpp)
-    _gpp(library, [*(_SANITIZED if sanitize else _KERNEL), str(cpp)])
+    level = "-O0" if made.cpp.count("\n") > _LARGE else "-O1"
+    _gpp(library, [level, *(_SANITIZED if sanitize else _KERNEL), str(cpp)])
     partial = about.with_suffix(".partial")
     partial.write_text(json.dumps(made.description()))
     os.replace(partial, about)

@@ -20,6 +20,7 @@ CTYPES |= {
     "b128": "unsigned __int128",
 }
 _SPECIAL = {"%tid": "emu_thread->id", "%ctaid": "emu_block", "%ntid": "emu_block_dim", "%nctaid": "emu_grid_dim"}
+_INTEGERS = {f"{s}{n}" for s in "us" for n in (8, 16, 32, 64)}
 _PLAIN = {
     "%laneid": "emu_thread->lane",
     "%warpid": "emu_thread->warp",
@@ -99,11 +100,16 @@ class Emitter:
         if self.f.entry:
             out += [f"char* p_{mangle(v.name)} = (char*)arguments[{i}];" for i, v in enumerate(self.f.params)]
         self.scope, opened = 0, 0
+        self.types: list[dict[str, str]] = [{}]  # C++ types of the registers, a scope each
         for position, item in enumerate(self.f.body or ()):
             self.position = position
             if isinstance(item, Scope):
                 opened += item.opens
                 self.scope = opened if item.opens else self.parents[self.scope]
+                if item.opens:
+                    self.types.append({})
+                else:
+                    self.types.pop()
             out.append(self._item(item))
         return [*out, "}"]
 
@@ -113,6 +119,7 @@ class Emitter:
         if isinstance(item, Label):
             return self.scopes[self.scope][item.name][0] + ":;"
         if isinstance(item, Registers):
+            self.types[-1].update(dict.fromkeys(item.names, CTYPES[item.type]))
             return f"{CTYPES[item.type]} {', '.join(map(mangle, item.names))};"
         if isinstance(item, Variable):
             if item.space == "shared":
@@ -155,7 +162,8 @@ class Emitter:
         negated = operand.startswith("!")
         operand = operand.lstrip("!")
         if m := re.match(r"0[fdFD]([0-9A-Fa-f]{8}|[0-9A-Fa-f]{16})$", operand):
-            return f"as<{c}>(__builtin_bit_cast({'float' if len(m[1]) == 8 else 'double'}, (u{len(m[1]) * 4})0x{m[1]}ull))"
+            value = f"__builtin_bit_cast({'float' if len(m[1]) == 8 else 'double'}, (u{len(m[1]) * 4})0x{m[1]}ull)"
+            return value if c in ("float", "double") else f"as<{c}>({value})"
         if re.match(r"-?(0x[0-9a-fA-F]+|\d+)U?$", operand):
             if kind in ("f32", "f64"):
                 raise PtxError(f"integer {operand} as {kind}")
@@ -167,8 +175,13 @@ class Emitter:
         name, _, offset = operand.partition("+")
         if name in self.names or name in self.shared:
             return f"({c})({self._address_of(name)} + {offset or 0})"
-        value = f"as<{c}>({mangle(operand)})"
+        value, declared = mangle(operand), self._type(operand)
+        if declared != c:
+            value = f"({c}){value}" if {declared, c} <= _INTEGERS else f"as<{c}>({value})"
         return f"!{value}" if negated else value
+
+    def _type(self, register: str) -> str:
+        return next((scope[register] for scope in reversed(self.types) if register in scope), "")
 
     def _address_of(self, name: str) -> str:
         if name in self.shared:
@@ -176,8 +189,14 @@ class Emitter:
         space = self.names[name].space
         return f"(u64){'l_' if space == 'local' else 'p_' if space == 'param' else 'g_'}{mangle(name)}"
 
-    def write(self, operand: str, expression: str) -> str:
-        return f"(void)({expression});" if operand == "_" else f"put({mangle(operand)}, {expression});"
+    def write(self, operand: str, expression: str, kind: str = "") -> str:
+        """The expression into a register; kind: its PTX type, if known (plain assignments compile faster)."""
+        if operand == "_":
+            return f"(void)({expression});"
+        declared, given = self._type(operand), CTYPES.get(kind, "")
+        if given and (declared == given or {declared, given} <= _INTEGERS):
+            return f"{mangle(operand)} = {expression};"
+        return f"put({mangle(operand)}, {expression});"
 
     def address(self, operand: str, kind: str = "u64") -> str:
         """`[register + offset]` or `[variable + offset]` as an integer expression."""
@@ -186,8 +205,8 @@ class Emitter:
             raise PtxError(f"address not understood: {operand}")
         return f"({self.read(m[1], kind)} + ({m[2] or '0'}))"
 
-    def results(self, operand: str, array: str) -> str:
-        return " ".join(self.write(x, f"{array}[{i}]") for i, x in enumerate(vector(operand)))
+    def results(self, operand: str, array: str, kind: str) -> str:
+        return " ".join(self.write(x, f"{array}[{i}]", kind) for i, x in enumerate(vector(operand)))
 
     def array(self, kind: str, name: str, operand: str) -> str:
         """A C++ array that holds the members of a vector operand."""

@@ -13,6 +13,7 @@ Handler = Callable[[Emitter, Instruction, list[str]], str]
 HANDLERS: dict[str, Handler] = dict(MEMORY)
 
 _SMALL = {"f16": "F16", "bf16": "BF16", "e4m3x2": "E4M3", "e5m2x2": "E5M2", "f16x2": "F16", "bf16x2": "BF16"}
+_INFIX = {"add": "+", "sub": "-", "and": "&", "or": "|", "xor": "^"}
 _NO_EFFECT = {"griddepcontrol", "setmaxnreg", "prefetch", "prefetchu", "applypriority", "discard", "pragma"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "lo": "<", "ls": "<=", "hi": ">", "hs": ">="}
 
@@ -52,14 +53,13 @@ def arithmetic(e: Emitter, i: Instruction, mods: list[str]) -> str:
     _reject_directed(i, mods, kind)
     if "NaN" in mods:
         name += "_nan"
-    if kind == "pred":
-        return _call(e, i, f"op_{name}<bool>", ["pred"] * (len(i.operands) - 1))
-    value = f"op_{name}<{CTYPES[kind]}>({', '.join(e.read(x, kind) for x in i.operands[1:])})"
+    operands = [e.read(x, kind) for x in i.operands[1:]]
+    value = f"({f' {_INFIX[name]} '.join(operands)})" if name in _INFIX else f"op_{name}<{CTYPES[kind]}>({', '.join(operands)})"
     if "ftz" in mods and "approx" in mods:
         value = f"flushed({value})"
     if "sat" in mods:
         value = f"op_saturate<{CTYPES[kind]}>({value})" if kind[0] == "f" else _no(i)
-    return e.write(i.operands[0], value)
+    return e.write(i.operands[0], value, kind)
 
 
 def _reject_directed(i: Instruction, mods: list[str], kind: str) -> None:
@@ -90,16 +90,21 @@ def multiply(e: Emitter, i: Instruction, mods: list[str]) -> str:
         directed = {"rz", "rm", "rp"} & set(mods)
         if name == "mul":
             _reject_directed(i, mods, kind)
-            value = f"op_mul<{CTYPES[kind]}>({', '.join(e.read(x, kind) for x in i.operands[1:])})"
+            value = f"({e.read(i.operands[1], kind)} * {e.read(i.operands[2], kind)})"
         elif directed:
             mode = ["rz", "rm", "rp"].index(directed.pop())
             value = f"emu_fma_directed({', '.join(e.read(x, 'f32') for x in i.operands[1:])}, {mode})" if kind == "f32" else _no(i)
         else:
-            value = f"op_fma({', '.join(e.read(x, kind) for x in i.operands[1:])})"
-        return e.write(i.operands[0], f"op_saturate<{CTYPES[kind]}>({value})" if "sat" in mods else value)
+            value = f"__builtin_fma{'f' * (kind == 'f32')}({', '.join(e.read(x, kind) for x in i.operands[1:])})"
+        return e.write(i.operands[0], f"op_saturate<{CTYPES[kind]}>({value})" if "sat" in mods else value, kind)
     suffix = next((f"_{m}" for m in mods if m in ("hi", "wide")), "")
-    if suffix == "_wide" and name == "mad":
-        kinds[2] = kind[0] + str(2 * width(kind))
+    wide = kind[0] + str(2 * width(kind))
+    if suffix == "_wide":
+        a, b, *c = (f"({CTYPES[wide]}){e.read(x, k)}" for x, k in zip(i.operands[1:], [kind, kind, wide], strict=False))
+        return e.write(i.operands[0], f"({a} * {b}{''.join(f' + {x}' for x in c)})", wide)
+    if not suffix:
+        a, b, *c = (e.read(x, kind) for x in i.operands[1:])
+        return e.write(i.operands[0], f"({a} * {b}{''.join(f' + {x}' for x in c)})", kind)
     return _call(e, i, f"op_{name}{suffix}<{CTYPES[kind]}>", kinds)
 
 
@@ -110,12 +115,15 @@ def transcendental(e: Emitter, i: Instruction, mods: list[str]) -> str:
         helper = f"small{'_pair' if kind.endswith('x2') else ''}<{_SMALL[kind]}>"
         return e.write(i.operands[0], f"{helper}([](float x) {{ return emu_unary({name}, x); }}, {e.read(i.operands[1], kind)})")
     x = e.read(i.operands[1], "f32")
-    return e.write(i.operands[0], f"flushed(emu_unary({name}, flushed({x})))" if "ftz" in mods else f"emu_unary({name}, {x})")
+    return e.write(i.operands[0], f"flushed(emu_unary({name}, flushed({x})))" if "ftz" in mods else f"emu_unary({name}, {x})", "f32")
 
 
 @on("shl", "shr")
 def shift(e: Emitter, i: Instruction, mods: list[str]) -> str:
-    return _call(e, i, f"op_{i.opcode[:3]}<{CTYPES[mods[-1]]}>", [mods[-1], "u32"])
+    kind, count = mods[-1], i.operands[2]
+    if count.isdigit() and int(count) < width(kind):
+        return e.write(i.operands[0], f"({e.read(i.operands[1], kind)} {'<<' if i.opcode[2] == 'l' else '>>'} {count})", kind)
+    return _call(e, i, f"op_{i.opcode[:3]}<{CTYPES[kind]}>", [kind, "u32"])
 
 
 @on("shf")
@@ -148,7 +156,8 @@ def dot(e: Emitter, i: Instruction, mods: list[str]) -> str:
 
 @on("selp")
 def select(e: Emitter, i: Instruction, mods: list[str]) -> str:
-    return _call(e, i, f"op_selp<{CTYPES[mods[-1]]}>", [mods[-1], mods[-1], "pred"])
+    a, b, p = (e.read(x, k) for x, k in zip(i.operands[1:], (mods[-1], mods[-1], "pred"), strict=True))
+    return e.write(i.operands[0], f"({p} ? {a} : {b})", mods[-1])
 
 
 @on("setp", "set")
@@ -175,7 +184,9 @@ def compare(e: Emitter, i: Instruction, mods: list[str]) -> str:
         symbol = {"and": "&", "or": "|", "xor": "^"}[combine]
         second = e.write(q[0], f"bool(!c_ {symbol} o_)") if q else ""
         return f"{{ bool c_ = {value}, o_ = {other}; {e.write(p, f'bool(c_ {symbol} o_)')} {second} }}"
-    return f"{{ bool c_ = {value}; {e.write(p, 'c_')} {e.write(q[0], '!c_') if q else ''} }}"
+    if not q:
+        return e.write(p, value, "pred")
+    return f"{{ bool c_ = {value}; {e.write(p, 'c_', 'pred')} {e.write(q[0], '!c_', 'pred')} }}"
 
 
 @on("testp")
@@ -188,19 +199,18 @@ def test(e: Emitter, i: Instruction, mods: list[str]) -> str:
 @on("mov")
 def move(e: Emitter, i: Instruction, mods: list[str]) -> str:
     kind, (to, source) = mods[-1], i.operands
-    c = CTYPES[kind]
     if source.startswith("{"):
         parts = vector(source)
         n = width(kind) // len(parts)
         unsigned = f"u{width(kind)}"
         joined = " | ".join(f"({unsigned}){e.read(x, f'b{n}')} << {n * k}" for k, x in enumerate(parts))
-        return e.write(to, f"as<{c}>(({unsigned})({joined}))")
+        return e.write(to, f"({unsigned})({joined})", f"b{width(kind)}")
     if to.startswith("{"):
         parts = vector(to)
         n = width(kind) // len(parts)
         moves = " ".join(e.write(x, f"(u{n})(m_ >> {n * k})") for k, x in enumerate(parts))
         return f"{{ u{width(kind)} m_ = {e.read(source, f'b{width(kind)}')}; {moves} }}"
-    return e.write(to, e.read(source, kind))
+    return e.write(to, e.read(source, kind), kind)
 
 
 @on("cvta")
@@ -242,7 +252,7 @@ def convert(e: Emitter, i: Instruction, mods: list[str]) -> str:
         value = _rounded(value, "f32", mods)
         value = f"op_max<float>({value}, 0.0f)" if "relu" in mods else value
         return e.write(i.operands[0], f"to_small({_SMALL[to]}, {value})")
-    return e.write(i.operands[0], _plain_conversion(i, value, to, source, mods))
+    return e.write(i.operands[0], _plain_conversion(i, value, to, source, mods), to)
 
 
 def _relu(e: Emitter, operand: str, mods: list[str]) -> str:

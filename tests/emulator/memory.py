@@ -48,7 +48,9 @@ def _shared(e: Emitter, operand: str) -> str:
 def load(e: Emitter, i: Instruction, mods: list[str]) -> str:
     c, space, names = CTYPES[mods[-1]], _space(mods), vector(i.operands[0])
     call = f"load<{c}, {len(names)}, {space}, {_ordering(mods)}>({_address(e, i.operands[1], space)}, {e.site(i)})"
-    return f"{{ auto q_ = {call}; {' '.join(e.write(x, f'q_.at[{n}]') for n, x in enumerate(names))} }}"
+    if len(names) == 1:
+        return e.write(names[0], f"{call}.at[0]", mods[-1])
+    return f"{{ const auto q_ = {call}; {' '.join(e.write(x, f'q_.at[{n}]', mods[-1]) for n, x in enumerate(names))} }}"
 
 
 @on("st")
@@ -108,7 +110,7 @@ def shuffle(e: Emitter, i: Instruction, mods: list[str]) -> str:
     to, *p = i.operands[0].split("|")
     values = ", ".join(e.read(x, "u32") for x in i.operands[1:5])
     found = e.write(p[0], "p_") if p else ""
-    return f"{{ u32 o_; bool p_ = shuffle('{mods[1][0]}', {values}, o_, {e.site(i)}); {e.write(to, 'o_')} {found} }}"
+    return f"{{ u32 o_; bool p_ = shuffle('{mods[1][0]}', {values}, o_, {e.site(i)}); {e.write(to, 'o_', 'u32')} {found} }}"
 
 
 @on("vote")
@@ -153,7 +155,7 @@ def matrix(e: Emitter, i: Instruction, mods: list[str]) -> str:
     touch = f"if (emu_thread->lane < {8 * count}) touch({_shared(e, address)}, 16, {str(not loads).lower()});"
     call = f"(q_, {count}, {transpose}, {_shared(e, address)}, {e.site(i)});"
     if loads:
-        return f"{{ {touch} u32 q_[4]; emu_ldmatrix{call} {e.results(registers, 'q_')} }}"
+        return f"{{ {touch} u32 q_[4]; emu_ldmatrix{call} {e.results(registers, 'q_', 'b32')} }}"
     return f"{{ {touch} {e.array('b32', 'q_', registers)} emu_stmatrix{call} }}"
 
 
@@ -170,7 +172,7 @@ def mma(e: Emitter, i: Instruction, mods: list[str]) -> str:
     d, a, b, c = i.operands
     arrays = f"{e.array('b32', 'a_', a)} {e.array('b32', 'b_', b)} {e.array('f32', 'c_', c)} float d_[4];"
     call = f"emu_mma({_ELEMENTS[mods[-2]]}, {shape.rpartition('k')[2]}, d_, a_, b_, c_, {e.site(i)});"
-    return f"{{ {arrays} {call} {e.results(d, 'd_')} }}"
+    return f"{{ {arrays} {call} {e.results(d, 'd_', 'f32')} }}"
 
 
 @on("cp")
@@ -267,7 +269,7 @@ def wgmma(e: Emitter, i: Instruction, mods: list[str]) -> str:
     flags += [name for name, t in zip(order, transposes, strict=False) if t == "1"]
     source = f"{e.array('b32', 'a_', a)}" if registers else f"const u32* a_ = nullptr; u64 x_ = {e.read(a, 'u64')};"
     call = f"emu_wgmma({_ELEMENTS[mods[-1]]}, {n}, d_, a_, {'0' if registers else 'x_'}, {e.read(b, 'u64')}, {' | '.join(flags)}, {site});"
-    return f"{{ {e.array('f32', 'd_', d)} {source} {call} {e.results(d, 'd_')} }}"
+    return f"{{ {e.array('f32', 'd_', d)} {source} {call} {e.results(d, 'd_', 'f32')} }}"
 
 
 @on("createpolicy")

@@ -128,7 +128,6 @@ template <class T> INLINE T op_mad(T a, T b, T c) { return op_mul<T>(a, b) + c; 
 template <class T> INLINE T op_mad_hi(T a, T b, T c) { return op_mul_hi<T>(a, b) + c; }
 template <class T> INLINE typename Bits<T>::Wide op_mad_wide(T a, T b, typename Bits<T>::Wide c) { return op_mul_wide<T>(a, b) + c; }
 INLINE float op_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-INLINE double op_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 template <class T> INLINE T op_div(T a, T b) {
   if constexpr (!kFloating<T>) {
     if (b == 0) return (T)-1;
