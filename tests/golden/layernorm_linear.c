@@ -148,22 +148,22 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
   rf_real *const buf_weight0_0 = work + ctx->off_weight0_0;
   rf_real *const buf_coefficient0_1 = work + ctx->off_coefficient0_1;
   int64_t rest = item; (void)rest;
-  const int64_t x_r_0 = rest % ((n_r + 173) / 174) * 174; rest /= ((n_r + 173) / 174);
-  const int64_t x_r_c = rf_min(174, n_r - x_r_0);
-  rf_real acc_n[176] __attribute__((aligned(64)));
-  for (int64_t t = 0; t < 176; t++) acc_n[t] = (rf_real)0;
-  rf_real acc_n_old[176] __attribute__((aligned(64)));
-  for (int64_t t = 0; t < 176; t++) acc_n_old[t] = (rf_real)0;
-  rf_real acc_a[176] __attribute__((aligned(64)));
-  for (int64_t t = 0; t < 176; t++) acc_a[t] = (rf_real)0;
-  rf_real acc_a_old[176] __attribute__((aligned(64)));
-  for (int64_t t = 0; t < 176; t++) acc_a_old[t] = (rf_real)0;
-  rf_real acc_q[176] __attribute__((aligned(64)));
-  for (int64_t t = 0; t < 176; t++) acc_q[t] = (rf_real)0;
+  const int64_t x_r_0 = rest % ((n_r + 257) / 258) * 258; rest /= ((n_r + 257) / 258);
+  const int64_t x_r_c = rf_min(258, n_r - x_r_0);
+  rf_real acc_n[264] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 264; t++) acc_n[t] = (rf_real)0;
+  rf_real acc_n_old[264] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 264; t++) acc_n_old[t] = (rf_real)0;
+  rf_real acc_a[264] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 264; t++) acc_a[t] = (rf_real)0;
+  rf_real acc_a_old[264] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 264; t++) acc_a_old[t] = (rf_real)0;
+  rf_real acc_q[264] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 264; t++) acc_q[t] = (rf_real)0;
   rf_real *acc_gw = work + ctx->off_gw;
   for (int64_t t = 0; t < 1 * acc_gw_ld + 32; t++) acc_gw[t] = (rf_real)0;
   rf_real *acc_y = work + ctx->off_y;
-  for (int64_t t = 0; t < 176 * acc_y_ld + 32; t++) acc_y[t] = (rf_real)0;
+  for (int64_t t = 0; t < 264 * acc_y_ld + 32; t++) acc_y[t] = (rf_real)0;
   rf_real *acc_hw = work + ctx->off_hw;
   for (int64_t t = 0; t < 1 * acc_hw_ld + 32; t++) acc_hw[t] = (rf_real)0;
   for (int64_t x_k_0 = 0; x_k_0 < n_k; x_k_0 += 256) {
@@ -384,10 +384,10 @@ RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *
   const int64_t acc_hw_ld = ctx->acc_hw_ld = (rf_up(n_n, 32)) + ((rf_up(n_n, 32)) % 512 == 0 ? 16 : 0);
   int64_t size = 0, work = 0; (void)work;
   const int64_t at_buf_columns0_y = size; size += rf_up((n_k) * (rf_up(n_n, 16)) + 8, 16) + 16;
-  ctx->off_weight0_0 = work; work += rf_up(47880, 16) + 16;
-  ctx->off_coefficient0_1 = work; work += rf_up(184, 16) + 16;
+  ctx->off_weight0_0 = work; work += rf_up(71816, 16) + 16;
+  ctx->off_coefficient0_1 = work; work += rf_up(272, 16) + 16;
   ctx->off_gw = work; work += rf_up(1 * acc_gw_ld + 32, 16) + 16;
-  ctx->off_y = work; work += rf_up(176 * acc_y_ld + 32, 16) + 16;
+  ctx->off_y = work; work += rf_up(264 * acc_y_ld + 32, 16) + 16;
   ctx->off_hw = work; work += rf_up(1 * acc_hw_ld + 32, 16) + 16;
   work = rf_up(work, 1024) + 16; ctx->work_size = work;
   rf_real *shared = (rf_real *)rf_alloc((size_t)size * sizeof(rf_real) + 64);
@@ -397,7 +397,7 @@ RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *
   ctx->flags = (uint8_t *)out[1];
   memset(ctx->flags, 0, (size_t)(n_r));
   rf_parallel(phase_0_pack_columns0_y, ctx, ((n_n + 255) / 256), threads, 0);
-  rf_parallel(phase_1_over_k, ctx, ((n_r + 173) / 174), threads, 0);
+  rf_parallel(phase_1_over_k, ctx, ((n_r + 257) / 258), threads, 0);
   rf_free(shared); rf_free(ctx->work);
   return 0;
 }
