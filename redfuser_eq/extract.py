@@ -148,6 +148,8 @@ class Extractor:
         users: dict[int, list[tuple[int, Node]]] = {}
         todo: list[tuple[int, Node]] = []
         for c, found in self.rows.nodes.items():
+            if c not in self.rows.free:  # an early stop left it without its axes
+                continue
             for node in found:
                 if node[0] in _USABLE:
                     kids = children(node)

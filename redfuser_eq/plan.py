@@ -12,8 +12,8 @@ from .cascade import Cascade, passes_of
 from .cascade import check as check_cascade
 from .cost import Cost, cost
 from .device import Device
-from .encode import encode
-from .errors import UnsoundRewrite, UnsoundRewriteWarning
+from .encode import Encoded, encode
+from .errors import IRError, UnsoundRewrite, UnsoundRewriteWarning
 from .expr import Expr, Program, Reduce, check, nodes, show
 from .extract import Extractor
 from .passes import Item, build
@@ -53,10 +53,7 @@ def plan(program: Program, rules: RuleSet, device: Device, *, verify: bool | str
     result = saturate(encoded, rules, budget)
     seconds["saturate"] = time.perf_counter() - clock
     clock = time.perf_counter()
-    extractor = Extractor(result.rows, encoded, program)
-    best = extractor.cascade()
-    check_cascade(best)
-    chosen, reason = _decide(program, best, plain, result, device, safer=extractor.safer())
+    chosen, reason, refused = _extracted(program, plain, encoded, result, device)
     seconds["extract"] = time.perf_counter() - clock
     clock = time.perf_counter()
     if verify and chosen is not plain:
@@ -68,8 +65,24 @@ def plan(program: Program, rules: RuleSet, device: Device, *, verify: bool | str
             warnings.warn(message, UnsoundRewriteWarning, stacklevel=4)
             chosen, reason = plain, message
     seconds["validate"] = time.perf_counter() - clock
-    report = _report(program, chosen, plain, result, rules, device, seconds, reason, tuple(sorted(extractor.refused)))
+    report = _report(program, chosen, plain, result, rules, device, seconds, reason, refused)
     return Plan(program, chosen, plain, report, rules, device)
+
+
+def _extracted(
+    program: Program, plain: Cascade, encoded: Encoded, result: Saturation, device: Device
+) -> tuple[Cascade, str | None, tuple[str, ...]]:
+    """The chosen Cascade, the reason for what is not fused, and forms that were refused."""
+    try:
+        extractor = Extractor(result.rows, encoded, program)
+        best = extractor.cascade()
+        check_cascade(best)
+    except IRError:
+        if result.saturated:
+            raise
+        return plain, f"saturation stopped early at the {result.stopped}, with no term that can be used", ()
+    chosen, reason = _decide(program, best, plain, result, device, safer=extractor.safer())
+    return chosen, reason, tuple(sorted(extractor.refused))
 
 
 def _decide(

@@ -104,6 +104,8 @@ def saturate(encoded: Encoded, rules: RuleSet, budget: Budget | None = None) -> 
         engine.run("\n".join(encoded.commands))
         fired: Counter[str] = Counter()
         stopped = _rounds(engine, budget, fired, start)
+        if stopped:  # the newest terms need their axes
+            engine.step("analyse", 8, fired)
         size = engine.size()
         rows = read(engine.graph)
     finally:
