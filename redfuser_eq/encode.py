@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -22,12 +23,12 @@ from .terms import axis_bit
 JUMPS = frozenset(("sign", "floor", "ceil", "round", "floor_divide", "remainder", "isfinite", "isnan", "lt", "le", "gt", "ge", "eq", "ne"))
 
 
-def is_float(dtype: np.dtype) -> bool:  # type: ignore[type-arg]
+def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether a dtype is a real floating one, NumPy's or ml_dtypes'."""
     return dtype.kind == "f" or (dtype.kind == "V" and _is_ml_float(dtype))
 
 
-def _is_ml_float(dtype: np.dtype) -> bool:  # type: ignore[type-arg]
+def _is_ml_float(dtype: np.dtype[Any]) -> bool:
     try:
         ml_dtypes.finfo(dtype)
     except ValueError:
@@ -35,7 +36,7 @@ def _is_ml_float(dtype: np.dtype) -> bool:  # type: ignore[type-arg]
     return True
 
 
-def real_dtype(program: Program) -> np.dtype:  # type: ignore[type-arg]
+def real_dtype(program: Program) -> np.dtype[Any]:
     """The float that a program is computed in: float64 where the source mentions it, else float32."""
     found = any(e.dtype == np.float64 for o in program.outputs for e in nodes(o.expr))
     return np.dtype(np.float64 if found else np.float32)

@@ -52,7 +52,7 @@ class Expr:
 
 
 def _rebuild(cls: type[Expr], *fields: Any) -> Expr:
-    return _intern(cls, fields)
+    return _intern(cls, fields)  # type: ignore[no-any-return]
 
 
 def _intern(cls: type[Expr], fields: tuple[Any, ...]) -> Any:
