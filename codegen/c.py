@@ -9,7 +9,7 @@ from redfuser_eq.errors import IRError
 
 from .c_contract import ContractStatements
 from .c_expr import Names, Place, identifier
-from .c_tile import HELPERS, state_arrays
+from .c_tile import HELPERS, state_arrays, wide
 from .kernel import SEGMENT, Buffer, Kernel, Loop, Phase, Skip, State, Stmt
 
 SMALL = 2048  # elements of a state or buffer that lie on the stack
@@ -111,7 +111,7 @@ class _PhasePrinter(ContractStatements):
             name = self.names.get("acc", s.name)
             for suffix, start in state_arrays(s):
                 if size.isdigit() and int(size) <= SMALL:
-                    out.append(f"rf_real {name}{suffix}[{size}] __attribute__((aligned(64)));")
+                    out.append(f"{'double' if wide(s) else 'rf_real'} {name}{suffix}[{size}] __attribute__((aligned(64)));")
                 else:
                     out.append(f"rf_real *{name}{suffix} = work + ctx->{self.names.get('off', s.name)}{suffix};")
                 out.append(f"for (int64_t t = 0; t < {size}; t++) {name}{suffix}[t] = {start};")

@@ -2,16 +2,69 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from redfuser_eq.expr import Acc, Expr, Load, Prev, nodes
-from redfuser_eq.ops import MONOIDS
+from redfuser_eq.expr import Acc, Const, Expr, Load, Map, Prev, nodes
+from redfuser_eq.ops import MONOIDS, OPS
 
 from .c_expr import Elements, Place, Scope, combine, improves, literal, state_at
-from .c_tile import TileStatements
+from .c_tile import TileStatements, wide
 from .kernel import SEGMENT, ColumnRebase, Columns, Flag, Merge, Partial, Rebase, State, Store
+
+
+class _Doubles:
+    """Prints an expression over a row's states as scalar C in double, each shared node once.
+
+    What is made of parameters alone is computed as the lifts compute it, in the kernel's own type: a mean must be the
+    very mean that was subtracted, or its rounding would not cancel.
+    """
+
+    def __init__(self, printer: StateStatements, el: Elements, params: tuple[str, ...]) -> None:
+        self.printer, self.el, self.params = printer, el, params
+        self.lines: list[str] = []
+        self.memo: dict[Expr, str] = {}
+
+    def text(self, e: Expr) -> str | None:
+        """C text, or None where e holds something that is not a scalar of the row."""
+        if any(not self._scalar(n) for n in nodes(e)):
+            return None
+        return self._text(e)
+
+    def _scalar(self, e: Expr) -> bool:
+        if isinstance(e, (Acc, Prev)):
+            s = self.printer.states.get(e.name)
+            return s is not None and not (s.columns or s.indexed or s.name in self.el.parts)
+        return isinstance(e, Const) or (isinstance(e, Map) and e.dtype.kind != "b")
+
+    def _text(self, e: Expr) -> str:
+        if e not in self.memo:
+            if isinstance(e, Map) and all(n.name in self.params for n in nodes(e) if isinstance(n, (Acc, Prev))):
+                self.memo[e] = f"(double)lane0({self.el.value(e)})"
+            elif isinstance(e, Map):
+                args = [f"({self._text(a)})" for a in e.args]
+                name = self.printer.names.fresh("d")
+                self.lines.append(f"const double {name} = {OPS[e.op].c.format(*args)};")
+                self.memo[e] = name
+            else:
+                self.memo[e] = self._leaf(e)
+        return self.memo[e]
+
+    def _leaf(self, e: Expr) -> str:
+        if isinstance(e, Const):
+            return repr(float(e.value)) if math.isfinite(float(e.value)) else literal(float(e.value))
+        assert isinstance(e, (Acc, Prev))
+        s = self.printer.states[e.name]
+        now = self.printer.cell(s)
+        settled = f"(isinf({now}) ? 0.0 : (double){now})"
+        if isinstance(e, Acc):
+            return settled if s.op in ("max", "min") else now
+        old = self.printer.cell(s, self.el.old_suffix(s))
+        if s.op not in ("max", "min") or s.name in self.el.own:
+            return old
+        return f"({old} == {literal(MONOIDS[s.op].identity)} ? {settled} : (double){old})"
 
 
 class StateStatements(TileStatements):
@@ -35,11 +88,16 @@ class StateStatements(TileStatements):
             el = self.elements("", [scope], mode="rebase")
             el.own = frozenset(n for n, _ in s.items)
             out += self._keep(tuple(n for n, _ in s.items), el)
-            new = [(n, el.value(e)) for n, e in s.items]
+            doubles = _Doubles(self, el, s.params)
+            precise = {n: text for n, e in s.items if wide(self.states[n]) and (text := doubles.text(e))}
+            new = [(n, el.value(e)) for n, e in s.items if n not in precise]
             factors = [(b, el.value(e), d) for b, e, d in s.factors]
+            held = [(n, self.names.fresh("d"), text) for n, text in precise.items()]
             fixed = [f"const V {self.names.fresh('n')} = {v};" for _, v in new]
             ids = [t.split()[2] for t in fixed]
-            body = [*scope.lines, *fixed, *(self.set_state(self.states[n], i, el) for (n, _), i in zip(new, ids, strict=True))]
+            body = [*scope.lines, *doubles.lines, *fixed, *(f"const double {i} = {text};" for _, i, text in held)]
+            body += [f"{self.cell(self.states[n])} = {i};" for n, i, _ in held]
+            body += [*(self.set_state(self.states[n], i, el) for (n, _), i in zip(new, ids, strict=True))]
             body += [self.put(b, v, el, "", "") for b, v, _ in factors]
             rest = [self.put(b, f"set1({literal(d)})", el, "", "") for b, _, d in factors]
             if not s.params:

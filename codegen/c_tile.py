@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from redfuser_eq.errors import IRError
-from redfuser_eq.expr import Expr, Index, Load, Map, nodes
+from redfuser_eq.expr import Const, Expr, Index, Load, Map, nodes
 from redfuser_eq.ops import MONOIDS
 
 from .c_expr import Elements, Names, Place, Scope, combine, contiguous, improves, literal, row_step, state_at
@@ -99,6 +100,8 @@ class TileStatements:
     def _sweep_stream(self, s: Sweep) -> list[str]:
         out: list[str] = []
         var, total = self.names.var(self.phase.stream), self.counts[self.phase.stream]
+        counts = tuple(f for f in s.folds if f.op == "sum" and isinstance(f.lift, Const))
+        s = replace(s, folds=tuple(f for f in s.folds if f not in counts))
         with self.rows(out):
             pre = Scope(frozenset(), [])
             unroll = 1 if any(self.states[f.acc].k for f in s.folds) else s.unroll
@@ -112,8 +115,17 @@ class TileStatements:
             out += [guard, f"int64_t {var} = 0;", *pre.lines, *self._open(s.folds, regs), *body]
             for f, r in zip(s.folds, regs, strict=True):
                 out += self._close(f, r)
+            for f in counts:  # as many times a constant as the tile has elements
+                out += [*self._save_old(self.states[f.acc]), f"{self.cell(self.states[f.acc])} += {self._times(f.lift, total)};"]
             out.append("}")
         return out
+
+    def _times(self, e: Expr, count: str) -> str:
+        assert isinstance(e, Const)
+        return f"(rf_real){count}" if e.value == 1 else f"{literal(float(e.value))} * (rf_real){count}"
+
+    def _save_old(self, s: State) -> list[str]:
+        return [f"{self.cell(s, '_old')} = {self.cell(s)};"] if s.keep and s.name not in self.rebased else []
 
     def _stream_step(self, s: Sweep, pre: Scope, out: list[str], regs: list[list[str]], unroll: int, loop: str, mask: str) -> None:
         k, var = self.phase.stream, self.names.var(self.phase.stream)
@@ -237,7 +249,7 @@ class TileStatements:
     def _close(self, f: Fold, regs: list[str]) -> list[str]:
         """Fold the lanes into the row's state."""
         s = self.states[f.acc]
-        out = [f"{self.cell(s, '_old')} = {self.cell(s)};"] if s.keep and s.name not in self.rebased else []
+        out = self._save_old(s)
         if s.k:
             return out
         if s.indexed:
@@ -308,6 +320,12 @@ class TileStatements:
         if step == "1":
             return f"stm_{tag}({mask}, {at}, {value});" if mask else f"st_{tag}({at}, {value});"
         return f"sts_{tag}({at}, {step}, {mask or 'm_all()'}, {value});"
+
+
+def wide(s: State) -> bool:
+    """A running sum of one row at a time is held in double: a float32 one would lose a little at every tile, and a mean
+    that moves at every tile would lose it again."""
+    return s.op == "sum" and not (s.row or s.columns or s.k)
 
 
 def state_arrays(s: State) -> Iterator[tuple[str, str]]:

@@ -80,7 +80,7 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
   for (int64_t t = 0; t < 1; t++) acc_m[t] = -RF_INF;
   rf_real acc_m_old[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_m_old[t] = -RF_INF;
-  rf_real acc_s[1] __attribute__((aligned(64)));
+  double acc_s[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_s[t] = (rf_real)0;
   rf_real *acc_o = work + ctx->off_o;
   for (int64_t t = 0; t < 1 * acc_o_ld + 32; t++) acc_o[t] = (rf_real)0;
@@ -129,103 +129,102 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
       acc_m[0] = lane0(v_maximum(set1(acc_m[0]), set1(h_max((v_maximum((v_maximum(a2, a3)), (v_maximum(a4, a5))))))));
     }
     if ((acc_m[0] != acc_m_old[0]) && !(acc_m_old[0] == -RF_INF)) {
-      const V t18 = set1(acc_s[0]);
-      const V t19 = sel(m_eq(set1(acc_m_old[0]), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(acc_m_old[0]));
-      const V t20 = v_settle(set1(acc_m[0]));
-      const V t21 = t19 - t20;
-      const V t22 = v_exp(t21);
-      const V t23 = t18 * t22;
-      const V n24 = t23;
-      *(acc_s + 0) = lane0(n24);
+      const V t18 = sel(m_eq(set1(acc_m_old[0]), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(acc_m_old[0]));
+      const V t19 = v_settle(set1(acc_m[0]));
+      const V t20 = t18 - t19;
+      const V t21 = v_exp(t20);
+      const double d22 = (acc_s[0]) * ((double)lane0(t21));
+      const double d23 = d22;
+      acc_s[0] = d23;
     }
     {
       int64_t x_j = 0;
-      const V t28 = v_settle(set1(acc_m[0]));
+      const V t27 = v_settle(set1(acc_m[0]));
+      V a24 = set1((rf_real)0);
       V a25 = set1((rf_real)0);
-      V a26 = set1((rf_real)0);
       for (; x_j + 2 * LANES <= x_j_c; x_j += 2 * LANES) {
-        const V t27 = ld_real(buf_tile0 + x_j);
-        const V t29 = t27 - t28;
-        const V t30 = v_expz(t29);
-        a25 = a25 + t30;
-        st_real(buf_tile0 + x_j, t30);
-        const V t31 = ld_real(buf_tile0 + (x_j + 1 * LANES));
-        const V t32 = t31 - t28;
-        const V t33 = v_expz(t32);
-        a26 = a26 + t33;
-        st_real(buf_tile0 + (x_j + 1 * LANES), t33);
+        const V t26 = ld_real(buf_tile0 + x_j);
+        const V t28 = t26 - t27;
+        const V t29 = v_expz(t28);
+        a24 = a24 + t29;
+        st_real(buf_tile0 + x_j, t29);
+        const V t30 = ld_real(buf_tile0 + (x_j + 1 * LANES));
+        const V t31 = t30 - t27;
+        const V t32 = v_expz(t31);
+        a25 = a25 + t32;
+        st_real(buf_tile0 + (x_j + 1 * LANES), t32);
       }
       for (; x_j + LANES <= x_j_c; x_j += LANES) {
-        const V t34 = ld_real(buf_tile0 + x_j);
-        const V t35 = t34 - t28;
-        const V t36 = v_expz(t35);
-        a25 = a25 + t36;
-        st_real(buf_tile0 + x_j, t36);
+        const V t33 = ld_real(buf_tile0 + x_j);
+        const V t34 = t33 - t27;
+        const V t35 = v_expz(t34);
+        a24 = a24 + t35;
+        st_real(buf_tile0 + x_j, t35);
       }
       if (x_j < x_j_c) {
         const M m = tail(x_j_c - x_j);
-        const V t37 = ld_real(buf_tile0 + x_j);
-        const V t38 = t37 - t28;
-        const V t39 = v_expz(t38);
-        a25 = a25 + keep(m, t39);
-        st_real(buf_tile0 + x_j, t39);
+        const V t36 = ld_real(buf_tile0 + x_j);
+        const V t37 = t36 - t27;
+        const V t38 = v_expz(t37);
+        a24 = a24 + keep(m, t38);
+        st_real(buf_tile0 + x_j, t38);
       }
-      acc_s[0] += h_sum((a25 + a26));
+      acc_s[0] += h_sum((a24 + a25));
     }
     if ((acc_m[0] != acc_m_old[0]) && !(acc_m_old[0] == -RF_INF)) {
       {
-        const V t41 = sel(m_eq(set1(acc_m_old[0]), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(acc_m_old[0]));
-        const V t42 = v_settle(set1(acc_m[0]));
-        const V t43 = t41 - t42;
-        const V t44 = v_exp(t43);
+        const V t40 = sel(m_eq(set1(acc_m_old[0]), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(acc_m_old[0]));
+        const V t41 = v_settle(set1(acc_m[0]));
+        const V t42 = t40 - t41;
+        const V t43 = v_exp(t42);
         for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
           const M m = tail(n_d - x_d); (void)m;
-          const V t40 = ld_real(acc_o + x_d);
-          const V t45 = t40 * t44;
-          st_real(acc_o + x_d, t45);
+          const V t39 = ld_real(acc_o + x_d);
+          const V t44 = t39 * t43;
+          st_real(acc_o + x_d, t44);
         }
       }
     }
     {
       int64_t x_d = 0;
       for (; x_d + 4 * LANES <= n_d; x_d += 4 * LANES) {
-        V a46 = ld_real(acc_o + x_d);
-        V a50 = ld_real(acc_o + (x_d + 1 * LANES));
-        V a54 = ld_real(acc_o + (x_d + 2 * LANES));
-        V a58 = ld_real(acc_o + (x_d + 3 * LANES));
+        V a45 = ld_real(acc_o + x_d);
+        V a49 = ld_real(acc_o + (x_d + 1 * LANES));
+        V a53 = ld_real(acc_o + (x_d + 2 * LANES));
+        V a57 = ld_real(acc_o + (x_d + 3 * LANES));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t47 = set1(get_real(buf_tile0 + x_j));
-          const V t48 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + x_d);
-          const V t49 = t47 * t48;
-          a46 = v_fma(t47, t48, a46);
-          const V t51 = set1(get_real(buf_tile0 + x_j));
-          const V t52 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 1 * LANES));
-          const V t53 = t51 * t52;
-          a50 = v_fma(t51, t52, a50);
-          const V t55 = set1(get_real(buf_tile0 + x_j));
-          const V t56 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 2 * LANES));
-          const V t57 = t55 * t56;
-          a54 = v_fma(t55, t56, a54);
-          const V t59 = set1(get_real(buf_tile0 + x_j));
-          const V t60 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 3 * LANES));
-          const V t61 = t59 * t60;
-          a58 = v_fma(t59, t60, a58);
+          const V t46 = set1(get_real(buf_tile0 + x_j));
+          const V t47 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + x_d);
+          const V t48 = t46 * t47;
+          a45 = v_fma(t46, t47, a45);
+          const V t50 = set1(get_real(buf_tile0 + x_j));
+          const V t51 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 1 * LANES));
+          const V t52 = t50 * t51;
+          a49 = v_fma(t50, t51, a49);
+          const V t54 = set1(get_real(buf_tile0 + x_j));
+          const V t55 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 2 * LANES));
+          const V t56 = t54 * t55;
+          a53 = v_fma(t54, t55, a53);
+          const V t58 = set1(get_real(buf_tile0 + x_j));
+          const V t59 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 3 * LANES));
+          const V t60 = t58 * t59;
+          a57 = v_fma(t58, t59, a57);
         }
-        st_real(acc_o + x_d, a46);
-        st_real(acc_o + (x_d + 1 * LANES), a50);
-        st_real(acc_o + (x_d + 2 * LANES), a54);
-        st_real(acc_o + (x_d + 3 * LANES), a58);
+        st_real(acc_o + x_d, a45);
+        st_real(acc_o + (x_d + 1 * LANES), a49);
+        st_real(acc_o + (x_d + 2 * LANES), a53);
+        st_real(acc_o + (x_d + 3 * LANES), a57);
       }
       for (; x_d < n_d; x_d += 1 * LANES) {
         const M m = tail(n_d - x_d);
-        V a62 = ld_real(acc_o + x_d);
+        V a61 = ld_real(acc_o + x_d);
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t63 = set1(get_real(buf_tile0 + x_j));
-          const V t64 = ldm_f32(m, in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + x_d);
-          const V t65 = t63 * t64;
-          a62 = v_fma(t63, t64, a62);
+          const V t62 = set1(get_real(buf_tile0 + x_j));
+          const V t63 = ldm_f32(m, in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + x_d);
+          const V t64 = t62 * t63;
+          a61 = v_fma(t62, t63, a61);
         }
-        st_real(acc_o + x_d, a62);
+        st_real(acc_o + x_d, a61);
       }
     }
   }
@@ -260,59 +259,59 @@ static void phase_1_merge(void *ctx_, int64_t item, int worker) {
   const int64_t x_h_0 = rest % n_h; rest /= n_h;
   rf_real acc_m[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_m[t] = -RF_INF;
-  rf_real acc_s[1] __attribute__((aligned(64)));
+  double acc_s[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_s[t] = (rf_real)0;
   rf_real *acc_o = work + ctx->off_o;
   for (int64_t t = 0; t < 1 * acc_o_ld + 32; t++) acc_o[t] = (rf_real)0;
   for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
-    const V t66 = set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment));
-    *(acc_m + 0) = lane0(v_maximum(set1(acc_m[0]), t66));
+    const V t65 = set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment));
+    *(acc_m + 0) = lane0(v_maximum(set1(acc_m[0]), t65));
   }
   for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
     if (*(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment) == -RF_INF) continue;
-    const V t67 = set1(get_real(buf_part0_s + x_h_0 * buf_part0_s_s0 + x_segment));
-    const V t68 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
-    const V t69 = v_settle(set1(acc_m[0]));
-    const V t70 = t68 - t69;
-    const V t71 = v_exp(t70);
-    const V t72 = t67 * t71;
-    *(acc_s + 0) = lane0(set1(acc_s[0]) + t72);
+    const V t66 = set1(get_real(buf_part0_s + x_h_0 * buf_part0_s_s0 + x_segment));
+    const V t67 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
+    const V t68 = v_settle(set1(acc_m[0]));
+    const V t69 = t67 - t68;
+    const V t70 = v_exp(t69);
+    const V t71 = t66 * t70;
+    *(acc_s + 0) = lane0(set1(acc_s[0]) + t71);
   }
   for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
     if (*(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment) == -RF_INF) continue;
     {
-      const V t74 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
-      const V t75 = v_settle(set1(acc_m[0]));
-      const V t76 = t74 - t75;
-      const V t77 = v_exp(t76);
+      const V t73 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
+      const V t74 = v_settle(set1(acc_m[0]));
+      const V t75 = t73 - t74;
+      const V t76 = v_exp(t75);
       for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
         const M m = tail(n_d - x_d); (void)m;
-        const V t73 = ldm_real(m, buf_part0_o + x_h_0 * buf_part0_o_s0 + x_segment * buf_part0_o_s1 + x_d);
-        const V t78 = t73 * t77;
-        st_real(acc_o + x_d, ld_real(acc_o + x_d) + t78);
+        const V t72 = ldm_real(m, buf_part0_o + x_h_0 * buf_part0_o_s0 + x_segment * buf_part0_o_s1 + x_d);
+        const V t77 = t72 * t76;
+        st_real(acc_o + x_d, ld_real(acc_o + x_d) + t77);
       }
     }
   }
   {
-    const V t80 = set1(acc_s[0]);
+    const V t79 = set1(acc_s[0]);
     for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
       const M m = tail(n_d - x_d); (void)m;
-      const V t79 = ld_real(acc_o + x_d);
-      const V t81 = t79 / t80;
-      stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + x_d, t81);
+      const V t78 = ld_real(acc_o + x_d);
+      const V t80 = t78 / t79;
+      stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + x_d, t80);
     }
   }
-  int bad82 = 0;
-  bad82 |= !isfinite(acc_m[0]);
-  bad82 |= !isfinite(acc_s[0]);
+  int bad81 = 0;
+  bad81 |= !isfinite(acc_m[0]);
+  bad81 |= !isfinite(acc_s[0]);
   {
     for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
       const M m = tail(n_d - x_d); (void)m;
-      const V t83 = ld_real(acc_o + x_d);
-      bad82 |= m_any(m_and(m, m_not(m_isfinite(t83))));
+      const V t82 = ld_real(acc_o + x_d);
+      bad81 |= m_any(m_and(m, m_not(m_isfinite(t82))));
     }
   }
-  if (bad82) __atomic_store_n(flags + (0 * n_h + x_h_0), (uint8_t)1, __ATOMIC_RELAXED);
+  if (bad81) __atomic_store_n(flags + (0 * n_h + x_h_0), (uint8_t)1, __ATOMIC_RELAXED);
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
   struct context c; struct context *ctx = &c; if (threads < 1) threads = 1; (void)in; (void)out; (void)n;

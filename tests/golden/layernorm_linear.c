@@ -32,7 +32,7 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+RF_NOINLINE void contract_67(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -46,7 +46,7 @@ RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const 
   }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
@@ -60,7 +60,7 @@ RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const 
   }
   RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_73(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+RF_NOINLINE void contract_69(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -74,7 +74,7 @@ RF_NOINLINE void contract_73(const struct context *ctx, const rf_real *a, const 
   }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_74(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
+RF_NOINLINE void contract_70(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 0 + j * LANES);
@@ -87,7 +87,7 @@ RF_NOINLINE void contract_74(const struct context *ctx, const rf_real *a, const 
   }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 0 + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_76(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
+RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 0 + j * LANES);
@@ -175,135 +175,125 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
         V a3 = set1((rf_real)0);
         V a4 = set1((rf_real)0);
         V a5 = set1((rf_real)0);
-        V a6 = set1((rf_real)0);
-        V a7 = set1((rf_real)0);
-        V a8 = set1((rf_real)0);
-        V a9 = set1((rf_real)0);
         for (; x_k + 4 * LANES <= x_k_c; x_k += 4 * LANES) {
-          a2 = a2 + set1((rf_real)1);
-          const V t10 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          a6 = a6 + t10;
-          a3 = a3 + set1((rf_real)1);
-          const V t11 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
-          a7 = a7 + t11;
-          a4 = a4 + set1((rf_real)1);
-          const V t12 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
-          a8 = a8 + t12;
-          a5 = a5 + set1((rf_real)1);
-          const V t13 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
-          a9 = a9 + t13;
+          const V t6 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          a2 = a2 + t6;
+          const V t7 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
+          a3 = a3 + t7;
+          const V t8 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
+          a4 = a4 + t8;
+          const V t9 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
+          a5 = a5 + t9;
         }
         for (; x_k + LANES <= x_k_c; x_k += LANES) {
-          a2 = a2 + set1((rf_real)1);
-          const V t14 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          a6 = a6 + t14;
+          const V t10 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          a2 = a2 + t10;
         }
         if (x_k < x_k_c) {
           const M m = tail(x_k_c - x_k);
-          a2 = a2 + keep(m, set1((rf_real)1));
-          const V t15 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          a6 = a6 + keep(m, t15);
+          const V t11 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          a2 = a2 + keep(m, t11);
         }
-        acc_n_old[x_r] = acc_n[x_r];
-        acc_n[x_r] += h_sum(((a2 + a3) + (a4 + a5)));
         acc_a_old[x_r] = acc_a[x_r];
-        acc_a[x_r] += h_sum(((a6 + a7) + (a8 + a9)));
+        acc_a[x_r] += h_sum(((a2 + a3) + (a4 + a5)));
+        acc_n_old[x_r] = acc_n[x_r];
+        acc_n[x_r] += (rf_real)x_k_c;
       }
     }
     for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
       if ((acc_a[x_r] != acc_a_old[x_r] || acc_n[x_r] != acc_n_old[x_r]) && !(acc_a_old[x_r] == (rf_real)0 && acc_n_old[x_r] == (rf_real)0)) {
-        const V t16 = set1(acc_q[x_r]);
-        const V t17 = set1(acc_n_old[x_r]);
-        const V t18 = set1(acc_a_old[x_r]);
-        const V t19 = t18 / t17;
-        const V t20 = set1(acc_a[x_r]);
-        const V t21 = set1(acc_n[x_r]);
-        const V t22 = t20 / t21;
-        const V t23 = t19 - t22;
-        const V t24 = t23 * t23;
-        const V t25 = t17 * t24;
-        const V t26 = t16 + t25;
-        const V n27 = t26;
-        *(acc_q + x_r) = lane0(n27);
+        const V t12 = set1(acc_q[x_r]);
+        const V t13 = set1(acc_n_old[x_r]);
+        const V t14 = set1(acc_a_old[x_r]);
+        const V t15 = t14 / t13;
+        const V t16 = set1(acc_a[x_r]);
+        const V t17 = set1(acc_n[x_r]);
+        const V t18 = t16 / t17;
+        const V t19 = t15 - t18;
+        const V t20 = t19 * t19;
+        const V t21 = t13 * t20;
+        const V t22 = t12 + t21;
+        const V n23 = t22;
+        *(acc_q + x_r) = lane0(n23);
       }
     }
     for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
       {
         int64_t x_k = 0;
-        const V t29 = set1(acc_a[x_r]);
-        const V t30 = set1(acc_n[x_r]);
-        const V t31 = t29 / t30;
+        const V t25 = set1(acc_a[x_r]);
+        const V t26 = set1(acc_n[x_r]);
+        const V t27 = t25 / t26;
         for (; x_k + 1 * LANES <= x_k_c; x_k += 1 * LANES) {
-          const V t28 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          const V t32 = t28 - t31;
-          const V t33 = ld_f32(in_g + (x_k_0 + x_k));
-          const V t34 = t32 * t33;
-          st_real(buf_weight0_0 + x_r * 272 + x_k, t34);
+          const V t24 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t28 = t24 - t27;
+          const V t29 = ld_f32(in_g + (x_k_0 + x_k));
+          const V t30 = t28 * t29;
+          st_real(buf_weight0_0 + x_r * 272 + x_k, t30);
         }
         if (x_k < x_k_c) {
           const M m = tail(x_k_c - x_k);
-          const V t35 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          const V t36 = t35 - t31;
-          const V t37 = ldm_f32(m, in_g + (x_k_0 + x_k));
-          const V t38 = t36 * t37;
-          st_real(buf_weight0_0 + x_r * 272 + x_k, t38);
+          const V t31 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t32 = t31 - t27;
+          const V t33 = ldm_f32(m, in_g + (x_k_0 + x_k));
+          const V t34 = t32 * t33;
+          st_real(buf_weight0_0 + x_r * 272 + x_k, t34);
         }
       }
     }
     for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
       if (!(acc_a[x_r] == (rf_real)0 && acc_n[x_r] == (rf_real)0)) {
         int64_t x_k = 0;
-        const V t44 = set1(acc_a[x_r]);
-        const V t45 = set1(acc_n[x_r]);
-        const V t46 = t44 / t45;
-        V a39 = set1((rf_real)0);
-        V a40 = set1((rf_real)0);
-        V a41 = set1((rf_real)0);
-        V a42 = set1((rf_real)0);
+        const V t40 = set1(acc_a[x_r]);
+        const V t41 = set1(acc_n[x_r]);
+        const V t42 = t40 / t41;
+        V a35 = set1((rf_real)0);
+        V a36 = set1((rf_real)0);
+        V a37 = set1((rf_real)0);
+        V a38 = set1((rf_real)0);
         for (; x_k + 4 * LANES <= x_k_c; x_k += 4 * LANES) {
-          const V t43 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          const V t47 = t43 - t46;
-          const V t48 = t47 * t47;
-          a39 = v_fma(t47, t47, a39);
-          const V t49 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
-          const V t50 = t49 - t46;
-          const V t51 = t50 * t50;
-          a40 = v_fma(t50, t50, a40);
-          const V t52 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
-          const V t53 = t52 - t46;
-          const V t54 = t53 * t53;
-          a41 = v_fma(t53, t53, a41);
-          const V t55 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
-          const V t56 = t55 - t46;
-          const V t57 = t56 * t56;
-          a42 = v_fma(t56, t56, a42);
+          const V t39 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t43 = t39 - t42;
+          const V t44 = t43 * t43;
+          a35 = v_fma(t43, t43, a35);
+          const V t45 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
+          const V t46 = t45 - t42;
+          const V t47 = t46 * t46;
+          a36 = v_fma(t46, t46, a36);
+          const V t48 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
+          const V t49 = t48 - t42;
+          const V t50 = t49 * t49;
+          a37 = v_fma(t49, t49, a37);
+          const V t51 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
+          const V t52 = t51 - t42;
+          const V t53 = t52 * t52;
+          a38 = v_fma(t52, t52, a38);
         }
         for (; x_k + LANES <= x_k_c; x_k += LANES) {
-          const V t58 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          const V t59 = t58 - t46;
-          const V t60 = t59 * t59;
-          a39 = v_fma(t59, t59, a39);
+          const V t54 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t55 = t54 - t42;
+          const V t56 = t55 * t55;
+          a35 = v_fma(t55, t55, a35);
         }
         if (x_k < x_k_c) {
           const M m = tail(x_k_c - x_k);
-          const V t61 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          const V t62 = t61 - t46;
-          const V t63 = t62 * t62;
-          a39 = a39 + keep(m, t63);
+          const V t57 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t58 = t57 - t42;
+          const V t59 = t58 * t58;
+          a35 = a35 + keep(m, t59);
         }
-        acc_q[x_r] += h_sum(((a39 + a40) + (a41 + a42)));
+        acc_q[x_r] += h_sum(((a35 + a36) + (a37 + a38)));
       }
     }
     for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
       if ((acc_a[x_r] != acc_a_old[x_r] || acc_n[x_r] != acc_n_old[x_r]) && !(acc_a_old[x_r] == (rf_real)0 && acc_n_old[x_r] == (rf_real)0)) {
-        const V t64 = set1(acc_a_old[x_r]);
-        const V t65 = set1(acc_n_old[x_r]);
-        const V t66 = t64 / t65;
-        const V t67 = set1(acc_a[x_r]);
-        const V t68 = set1(acc_n[x_r]);
-        const V t69 = t67 / t68;
-        const V t70 = t66 - t69;
-        put_real(buf_coefficient0_1 + x_r, lane0(t70));
+        const V t60 = set1(acc_a_old[x_r]);
+        const V t61 = set1(acc_n_old[x_r]);
+        const V t62 = t60 / t61;
+        const V t63 = set1(acc_a[x_r]);
+        const V t64 = set1(acc_n[x_r]);
+        const V t65 = t63 / t64;
+        const V t66 = t62 - t65;
+        put_real(buf_coefficient0_1 + x_r, lane0(t66));
       }
       else {
         put_real(buf_coefficient0_1 + x_r, lane0(set1((rf_real)0)));
@@ -311,57 +301,57 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
     }
     for (int64_t c0 = 0; c0 < x_k_c || c0 == 0; c0 += 256) for (int64_t p = 0; p < n_n; p += (2 * LANES)) {
       int64_t i = 0; const int whole = p + (2 * LANES) <= n_n; const int test = 0 || !whole; (void)whole;
-      for (; i + 6 <= x_r_c; i += 6) { contract_71(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      for (; i + 3 <= x_r_c; i += 3) { contract_72(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      for (; i + 1 <= x_r_c; i += 1) { contract_73(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      contract_74(ctx, in_h + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_hw + p, c0 == 0, 0, 0, n_n - p);
-      contract_76(ctx, in_g + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_gw + p, c0 == 0, 0, 0, n_n - p);
+      for (; i + 6 <= x_r_c; i += 6) { contract_67(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
+      for (; i + 3 <= x_r_c; i += 3) { contract_68(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
+      for (; i + 1 <= x_r_c; i += 1) { contract_69(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
+      contract_70(ctx, in_h + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_hw + p, c0 == 0, 0, 0, n_n - p);
+      contract_72(ctx, in_g + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_gw + p, c0 == 0, 0, 0, n_n - p);
     }
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
     {
-      const V t79 = set1(acc_q[x_r]);
-      const V t80 = set1(acc_n[x_r]);
-      const V t81 = t79 / t80;
-      const V t82 = t81 + set1((rf_real)0x1.4f8b588e368f1p-17);
-      const V t83 = v_rsqrt(t82);
+      const V t75 = set1(acc_q[x_r]);
+      const V t76 = set1(acc_n[x_r]);
+      const V t77 = t75 / t76;
+      const V t78 = t77 + set1((rf_real)0x1.4f8b588e368f1p-17);
+      const V t79 = v_rsqrt(t78);
       for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
         const M m = tail(n_n - x_n); (void)m;
-        const V t78 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        const V t84 = t78 * t83;
-        const V t85 = ld_real(acc_hw + x_n);
-        const V t86 = t84 + t85;
-        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t86);
+        const V t74 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        const V t80 = t74 * t79;
+        const V t81 = ld_real(acc_hw + x_n);
+        const V t82 = t80 + t81;
+        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t82);
       }
     }
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    int bad87 = 0;
-    bad87 |= !isfinite(acc_n[x_r]);
-    bad87 |= !isfinite(acc_a[x_r]);
-    bad87 |= !isfinite(acc_q[x_r]);
+    int bad83 = 0;
+    bad83 |= !isfinite(acc_n[x_r]);
+    bad83 |= !isfinite(acc_a[x_r]);
+    bad83 |= !isfinite(acc_q[x_r]);
     {
       for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
         const M m = tail(n_n - x_n); (void)m;
-        const V t88 = ld_real(acc_gw + x_n);
-        bad87 |= m_any(m_and(m, m_not(m_isfinite(t88))));
+        const V t84 = ld_real(acc_gw + x_n);
+        bad83 |= m_any(m_and(m, m_not(m_isfinite(t84))));
       }
     }
     {
       for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
         const M m = tail(n_n - x_n); (void)m;
-        const V t89 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        bad87 |= m_any(m_and(m, m_not(m_isfinite(t89))));
+        const V t85 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        bad83 |= m_any(m_and(m, m_not(m_isfinite(t85))));
       }
     }
     {
       for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
         const M m = tail(n_n - x_n); (void)m;
-        const V t90 = ld_real(acc_hw + x_n);
-        bad87 |= m_any(m_and(m, m_not(m_isfinite(t90))));
+        const V t86 = ld_real(acc_hw + x_n);
+        bad83 |= m_any(m_and(m, m_not(m_isfinite(t86))));
       }
     }
-    if (bad87) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    if (bad83) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

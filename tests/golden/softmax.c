@@ -35,7 +35,7 @@ static void phase_0_over_k(void *ctx_, int64_t item, int worker) {
   for (int64_t t = 0; t < 1; t++) acc_m[t] = -RF_INF;
   rf_real acc_m_old[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_m_old[t] = -RF_INF;
-  rf_real acc_s[1] __attribute__((aligned(64)));
+  double acc_s[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_s[t] = (rf_real)0;
   for (int64_t x_k_0 = 0; x_k_0 < n_k; x_k_0 += 512) {
     const int64_t x_k_c = rf_min(512, n_k - x_k_0);
@@ -68,97 +68,96 @@ static void phase_0_over_k(void *ctx_, int64_t item, int worker) {
       acc_m[0] = lane0(v_maximum(set1(acc_m[0]), set1(h_max((v_maximum((v_maximum(a1, a2)), (v_maximum(a3, a4))))))));
     }
     if ((acc_m[0] != acc_m_old[0]) && !(acc_m_old[0] == -RF_INF)) {
-      const V t11 = set1(acc_s[0]);
-      const V t12 = sel(m_eq(set1(acc_m_old[0]), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(acc_m_old[0]));
-      const V t13 = v_settle(set1(acc_m[0]));
-      const V t14 = t12 - t13;
-      const V t15 = v_exp(t14);
-      const V t16 = t11 * t15;
-      const V n17 = t16;
-      *(acc_s + 0) = lane0(n17);
+      const V t11 = sel(m_eq(set1(acc_m_old[0]), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(acc_m_old[0]));
+      const V t12 = v_settle(set1(acc_m[0]));
+      const V t13 = t11 - t12;
+      const V t14 = v_exp(t13);
+      const double d15 = (acc_s[0]) * ((double)lane0(t14));
+      const double d16 = d15;
+      acc_s[0] = d16;
     }
     {
       int64_t x_k = 0;
-      const V t21 = v_settle(set1(acc_m[0]));
+      const V t20 = v_settle(set1(acc_m[0]));
+      V a17 = set1((rf_real)0);
       V a18 = set1((rf_real)0);
-      V a19 = set1((rf_real)0);
       for (; x_k + 2 * LANES <= x_k_c; x_k += 2 * LANES) {
         PREFETCH(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k) + 2048);
-        const V t20 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        const V t22 = t20 - t21;
-        const V t23 = v_expz(t22);
-        a18 = a18 + t23;
-        const V t24 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
-        const V t25 = t24 - t21;
-        const V t26 = v_expz(t25);
-        a19 = a19 + t26;
+        const V t19 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        const V t21 = t19 - t20;
+        const V t22 = v_expz(t21);
+        a17 = a17 + t22;
+        const V t23 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
+        const V t24 = t23 - t20;
+        const V t25 = v_expz(t24);
+        a18 = a18 + t25;
       }
       for (; x_k + LANES <= x_k_c; x_k += LANES) {
         PREFETCH(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k) + 2048);
-        const V t27 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        const V t28 = t27 - t21;
-        const V t29 = v_expz(t28);
-        a18 = a18 + t29;
+        const V t26 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        const V t27 = t26 - t20;
+        const V t28 = v_expz(t27);
+        a17 = a17 + t28;
       }
       if (x_k < x_k_c) {
         const M m = tail(x_k_c - x_k);
-        const V t30 = ldm_f32(m, in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        const V t31 = t30 - t21;
-        const V t32 = v_expz(t31);
-        a18 = a18 + keep(m, t32);
+        const V t29 = ldm_f32(m, in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        const V t30 = t29 - t20;
+        const V t31 = v_expz(t30);
+        a17 = a17 + keep(m, t31);
       }
-      acc_s[0] += h_sum((a18 + a19));
+      acc_s[0] += h_sum((a17 + a18));
     }
   }
   for (int64_t x_k_0 = 0; x_k_0 < n_k; x_k_0 += 512) {
     const int64_t x_k_c = rf_min(512, n_k - x_k_0);
     {
       int64_t x_k = 0;
-      const V t34 = v_settle(set1(acc_m[0]));
-      const V t37 = set1(acc_s[0]);
+      const V t33 = v_settle(set1(acc_m[0]));
+      const V t36 = set1(acc_s[0]);
       for (; x_k + 4 * LANES <= x_k_c; x_k += 4 * LANES) {
-        const V t33 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        const V t35 = t33 - t34;
-        const V t36 = v_expz(t35);
-        const V t38 = t36 / t37;
-        st_f32(out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + x_k), t38);
-        const V t39 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
-        const V t40 = t39 - t34;
-        const V t41 = v_expz(t40);
-        const V t42 = t41 / t37;
-        st_f32(out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + (x_k + 1 * LANES)), t42);
-        const V t43 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
-        const V t44 = t43 - t34;
-        const V t45 = v_expz(t44);
-        const V t46 = t45 / t37;
-        st_f32(out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + (x_k + 2 * LANES)), t46);
-        const V t47 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
-        const V t48 = t47 - t34;
-        const V t49 = v_expz(t48);
-        const V t50 = t49 / t37;
-        st_f32(out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + (x_k + 3 * LANES)), t50);
+        const V t32 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        const V t34 = t32 - t33;
+        const V t35 = v_expz(t34);
+        const V t37 = t35 / t36;
+        st_f32(out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + x_k), t37);
+        const V t38 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
+        const V t39 = t38 - t33;
+        const V t40 = v_expz(t39);
+        const V t41 = t40 / t36;
+        st_f32(out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + (x_k + 1 * LANES)), t41);
+        const V t42 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
+        const V t43 = t42 - t33;
+        const V t44 = v_expz(t43);
+        const V t45 = t44 / t36;
+        st_f32(out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + (x_k + 2 * LANES)), t45);
+        const V t46 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
+        const V t47 = t46 - t33;
+        const V t48 = v_expz(t47);
+        const V t49 = t48 / t36;
+        st_f32(out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + (x_k + 3 * LANES)), t49);
       }
       for (; x_k + LANES <= x_k_c; x_k += LANES) {
-        const V t51 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        const V t52 = t51 - t34;
-        const V t53 = v_expz(t52);
-        const V t54 = t53 / t37;
-        st_f32(out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + x_k), t54);
+        const V t50 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        const V t51 = t50 - t33;
+        const V t52 = v_expz(t51);
+        const V t53 = t52 / t36;
+        st_f32(out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + x_k), t53);
       }
       if (x_k < x_k_c) {
         const M m = tail(x_k_c - x_k);
-        const V t55 = ldm_f32(m, in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        const V t56 = t55 - t34;
-        const V t57 = v_expz(t56);
-        const V t58 = t57 / t37;
-        stm_f32(m, out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + x_k), t58);
+        const V t54 = ldm_f32(m, in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        const V t55 = t54 - t33;
+        const V t56 = v_expz(t55);
+        const V t57 = t56 / t36;
+        stm_f32(m, out_out0 + x_r_0 * out_out0_s0 + (x_k_0 + x_k), t57);
       }
     }
   }
-  int bad59 = 0;
-  bad59 |= !isfinite(acc_m[0]);
-  bad59 |= !isfinite(acc_s[0]);
-  if (bad59) __atomic_store_n(flags + (0 * n_r + x_r_0), (uint8_t)1, __ATOMIC_RELAXED);
+  int bad58 = 0;
+  bad58 |= !isfinite(acc_m[0]);
+  bad58 |= !isfinite(acc_s[0]);
+  if (bad58) __atomic_store_n(flags + (0 * n_r + x_r_0), (uint8_t)1, __ATOMIC_RELAXED);
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
   struct context c; struct context *ctx = &c; if (threads < 1) threads = 1; (void)in; (void)out; (void)n;

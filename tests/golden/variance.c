@@ -30,15 +30,15 @@ static void phase_0_over_k(void *ctx_, int64_t item, int worker) {
   uint8_t * const flags = ctx->flags;
   int64_t rest = item; (void)rest;
   const int64_t x_r_0 = rest % n_r; rest /= n_r;
-  rf_real acc_n[1] __attribute__((aligned(64)));
+  double acc_n[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_n[t] = (rf_real)0;
-  rf_real acc_n_old[1] __attribute__((aligned(64)));
+  double acc_n_old[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_n_old[t] = (rf_real)0;
-  rf_real acc_a[1] __attribute__((aligned(64)));
+  double acc_a[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_a[t] = (rf_real)0;
-  rf_real acc_a_old[1] __attribute__((aligned(64)));
+  double acc_a_old[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_a_old[t] = (rf_real)0;
-  rf_real acc_q[1] __attribute__((aligned(64)));
+  double acc_q[1] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 1; t++) acc_q[t] = (rf_real)0;
   for (int64_t x_k_0 = 0; x_k_0 < n_k; x_k_0 += 512) {
     const int64_t x_k_c = rf_min(512, n_k - x_k_0);
@@ -48,112 +48,101 @@ static void phase_0_over_k(void *ctx_, int64_t item, int worker) {
       V a2 = set1((rf_real)0);
       V a3 = set1((rf_real)0);
       V a4 = set1((rf_real)0);
-      V a5 = set1((rf_real)0);
-      V a6 = set1((rf_real)0);
-      V a7 = set1((rf_real)0);
-      V a8 = set1((rf_real)0);
       for (; x_k + 4 * LANES <= x_k_c; x_k += 4 * LANES) {
-        a1 = a1 + set1((rf_real)1);
-        const V t9 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        a5 = a5 + t9;
-        a2 = a2 + set1((rf_real)1);
-        const V t10 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
-        a6 = a6 + t10;
-        a3 = a3 + set1((rf_real)1);
-        const V t11 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
-        a7 = a7 + t11;
-        a4 = a4 + set1((rf_real)1);
-        const V t12 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
-        a8 = a8 + t12;
+        const V t5 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        a1 = a1 + t5;
+        const V t6 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
+        a2 = a2 + t6;
+        const V t7 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
+        a3 = a3 + t7;
+        const V t8 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
+        a4 = a4 + t8;
       }
       for (; x_k + LANES <= x_k_c; x_k += LANES) {
-        a1 = a1 + set1((rf_real)1);
-        const V t13 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        a5 = a5 + t13;
+        const V t9 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        a1 = a1 + t9;
       }
       if (x_k < x_k_c) {
         const M m = tail(x_k_c - x_k);
-        a1 = a1 + keep(m, set1((rf_real)1));
-        const V t14 = ldm_f32(m, in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        a5 = a5 + keep(m, t14);
+        const V t10 = ldm_f32(m, in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        a1 = a1 + keep(m, t10);
       }
-      acc_n_old[0] = acc_n[0];
-      acc_n[0] += h_sum(((a1 + a2) + (a3 + a4)));
       acc_a_old[0] = acc_a[0];
-      acc_a[0] += h_sum(((a5 + a6) + (a7 + a8)));
+      acc_a[0] += h_sum(((a1 + a2) + (a3 + a4)));
+      acc_n_old[0] = acc_n[0];
+      acc_n[0] += (rf_real)x_k_c;
     }
     if ((acc_a[0] != acc_a_old[0] || acc_n[0] != acc_n_old[0]) && !(acc_a_old[0] == (rf_real)0 && acc_n_old[0] == (rf_real)0)) {
-      const V t15 = set1(acc_q[0]);
-      const V t16 = set1(acc_n_old[0]);
-      const V t17 = set1(acc_a_old[0]);
-      const V t18 = t17 / t16;
-      const V t19 = set1(acc_a[0]);
-      const V t20 = set1(acc_n[0]);
-      const V t21 = t19 / t20;
-      const V t22 = t18 - t21;
-      const V t23 = t22 * t22;
-      const V t24 = t16 * t23;
-      const V t25 = t15 + t24;
-      const V n26 = t25;
-      *(acc_q + 0) = lane0(n26);
+      const V t11 = set1(acc_n_old[0]);
+      const V t12 = set1(acc_a_old[0]);
+      const V t13 = t12 / t11;
+      const V t14 = set1(acc_a[0]);
+      const V t15 = set1(acc_n[0]);
+      const V t16 = t14 / t15;
+      const V t17 = t13 - t16;
+      const V t18 = t17 * t17;
+      const V t19 = t11 * t18;
+      const double d20 = (acc_q[0]) + ((double)lane0(t19));
+      const double d21 = d20;
+      acc_q[0] = d21;
     }
     if (!(acc_a[0] == (rf_real)0 && acc_n[0] == (rf_real)0)) {
       int64_t x_k = 0;
-      const V t32 = set1(acc_a[0]);
-      const V t33 = set1(acc_n[0]);
-      const V t34 = t32 / t33;
-      V a27 = set1((rf_real)0);
-      V a28 = set1((rf_real)0);
-      V a29 = set1((rf_real)0);
-      V a30 = set1((rf_real)0);
+      const V t27 = set1(acc_a[0]);
+      const V t28 = set1(acc_n[0]);
+      const V t29 = t27 / t28;
+      V a22 = set1((rf_real)0);
+      V a23 = set1((rf_real)0);
+      V a24 = set1((rf_real)0);
+      V a25 = set1((rf_real)0);
       for (; x_k + 4 * LANES <= x_k_c; x_k += 4 * LANES) {
         PREFETCH(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)) + 2048);
         PREFETCH(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k) + 2048);
-        const V t31 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        const V t35 = t31 - t34;
-        const V t36 = t35 * t35;
-        a27 = v_fma(t35, t35, a27);
-        const V t37 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
-        const V t38 = t37 - t34;
-        const V t39 = t38 * t38;
-        a28 = v_fma(t38, t38, a28);
-        const V t40 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
-        const V t41 = t40 - t34;
-        const V t42 = t41 * t41;
-        a29 = v_fma(t41, t41, a29);
-        const V t43 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
-        const V t44 = t43 - t34;
-        const V t45 = t44 * t44;
-        a30 = v_fma(t44, t44, a30);
+        const V t26 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        const V t30 = t26 - t29;
+        const V t31 = t30 * t30;
+        a22 = v_fma(t30, t30, a22);
+        const V t32 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
+        const V t33 = t32 - t29;
+        const V t34 = t33 * t33;
+        a23 = v_fma(t33, t33, a23);
+        const V t35 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
+        const V t36 = t35 - t29;
+        const V t37 = t36 * t36;
+        a24 = v_fma(t36, t36, a24);
+        const V t38 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
+        const V t39 = t38 - t29;
+        const V t40 = t39 * t39;
+        a25 = v_fma(t39, t39, a25);
       }
       for (; x_k + LANES <= x_k_c; x_k += LANES) {
         PREFETCH(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k) + 2048);
-        const V t46 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        const V t47 = t46 - t34;
-        const V t48 = t47 * t47;
-        a27 = v_fma(t47, t47, a27);
+        const V t41 = ld_f32(in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        const V t42 = t41 - t29;
+        const V t43 = t42 * t42;
+        a22 = v_fma(t42, t42, a22);
       }
       if (x_k < x_k_c) {
         const M m = tail(x_k_c - x_k);
-        const V t49 = ldm_f32(m, in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
-        const V t50 = t49 - t34;
-        const V t51 = t50 * t50;
-        a27 = a27 + keep(m, t51);
+        const V t44 = ldm_f32(m, in_x + x_r_0 * in_x_s0 + (x_k_0 + x_k));
+        const V t45 = t44 - t29;
+        const V t46 = t45 * t45;
+        a22 = a22 + keep(m, t46);
       }
-      acc_q[0] += h_sum(((a27 + a28) + (a29 + a30)));
+      acc_q[0] += h_sum(((a22 + a23) + (a24 + a25)));
     }
   }
   {
-    const V t52 = set1(acc_q[0]);
-    const V t53 = set1(acc_n[0]);
-    const V t54 = t52 / t53;
-    put_f32(out_out0 + x_r_0, lane0(t54));
+    const V t47 = set1(acc_q[0]);
+    const V t48 = set1(acc_n[0]);
+    const V t49 = t47 / t48;
+    put_f32(out_out0 + x_r_0, lane0(t49));
   }
-  int bad55 = 0;
-  bad55 |= !isfinite(acc_n[0]);
-  bad55 |= !isfinite(acc_a[0]);
-  bad55 |= !isfinite(acc_q[0]);
-  if (bad55) __atomic_store_n(flags + (0 * n_r + x_r_0), (uint8_t)1, __ATOMIC_RELAXED);
+  int bad50 = 0;
+  bad50 |= !isfinite(acc_n[0]);
+  bad50 |= !isfinite(acc_a[0]);
+  bad50 |= !isfinite(acc_q[0]);
+  if (bad50) __atomic_store_n(flags + (0 * n_r + x_r_0), (uint8_t)1, __ATOMIC_RELAXED);
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
   struct context c; struct context *ctx = &c; if (threads < 1) threads = 1; (void)in; (void)out; (void)n;
