@@ -14,7 +14,7 @@ from typing import Any
 
 from .cascade import Accumulator, Pass
 from .cost import cost
-from .expr import Expr, Load, Output, Program, Source, nodes
+from .expr import Expr, Index, Load, Output, Prev, Program, Source, nodes
 from .notation import condition_text, formula, law_text, number, shared, wrap
 from .plan import Plan
 
@@ -163,8 +163,12 @@ def _program(plan: Plan) -> Iterator[_Entry]:
     for p in c.passes:
         yield from _pass(p, plan.program, taken)
     yield from _outputs(c.outputs, taken)
-    if any(a.rebase is not None for a in c.accumulators()):
+    roots = [e for a in c.accumulators() for e in (a.lift, a.rebase) if e is not None] + [o.expr for o in c.outputs]
+    seen = list(nodes(*roots))
+    if any(isinstance(e, Prev) for e in seen):
         yield _Entry("a' is the value of a before the present tile, or of the other part in a merge", style="dim")
+    if any(isinstance(e, Index) for e in seen):
+        yield _Entry("#k is the position along k", style="dim")
 
 
 def _loads(program: Program) -> list[Load]:
