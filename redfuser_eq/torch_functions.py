@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import compose
+from . import compose, dispatch
 from . import namespace as xp
 from .array import Array
-from .dispatch import function, ufunc
 from .errors import TraceError
 from .location import here
 from .promotion import is_float, numpy_dtype
@@ -63,11 +62,11 @@ class TorchArray(Array):
     def __getitem__(self, key: Any) -> Any:
         return wrapped(xp.getitem(self, key))
 
-    def __array_ufunc__(self, f: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return wrapped(ufunc(f, method, inputs, kwargs))
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return wrapped(dispatch.ufunc(ufunc, method, inputs, kwargs))
 
     def __array_function__(self, func: Function, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return wrapped(function(func, args, kwargs))
+        return wrapped(dispatch.function(func, args, kwargs))
 
 
 def wrapped(value: Any) -> Any:
@@ -461,4 +460,4 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
     setattr(TorchArray, f"__r{_name}__", _operator(_name, True))
 for _name in ("lt", "le", "gt", "ge", "eq", "ne", "neg", "abs", "invert"):
     setattr(TorchArray, f"__{_name}__", _operator(_name))
-TorchArray.__hash__ = object.__hash__  # type: ignore[method-assign]
+TorchArray.__hash__ = Array.__hash__  # type: ignore[method-assign]
