@@ -26,14 +26,17 @@ HELPERS = """\
   }
 PAIR_FOLD(pair_fold_max, >)
 PAIR_FOLD(pair_fold_min, <)
-/* put the lanes of v that are set in `hit` into a list of the k best, best first; ties by position, a NaN stays */
+/* put the lanes of v that are set in `hit` into a list of the k best, best first; ties by position, a NaN stays;
+   a place at position -1 is still free and takes anything, -inf too */
 RF_NOINLINE void top_insert(rf_real *best, rf_real *at, int64_t k, V v, V p, M hit) {
   const V on = m_to_v(hit);
   for (int l = 0; l < LANES; l++) {
     const rf_real x = lane(v, l);
-    if (lane(on, l) == 0 || (x == x && !(x > best[k - 1]))) continue;
+    if (lane(on, l) == 0 || (x == x && !(x > best[k - 1]) && at[k - 1] >= 0)) continue;
     int64_t t = k - 1;
-    for (; t > 0 && (best[t - 1] < x || (x != x && best[t - 1] == best[t - 1])); t--) { best[t] = best[t - 1]; at[t] = at[t - 1]; }
+    for (; t > 0 && (best[t - 1] < x || at[t - 1] < 0 || (x != x && best[t - 1] == best[t - 1])); t--) {
+      best[t] = best[t - 1]; at[t] = at[t - 1];
+    }
     best[t] = x; at[t] = lane(p, l);
   }
 }
@@ -220,7 +223,8 @@ class TileStatements:
                 self.names.get("acc", state.name),
                 state_at(self.names, State(state.name, state.op, state.row, k=state.k), self.phase, self.at),
             )
-            hit = f"m_not(m_le({v}, set1({name}[{at} + {state.k - 1}])))"
+            last = f"{at} + {state.k - 1}"
+            hit = f"({name}_at[{last}] < 0 ? m_all() : m_not(m_le({v}, set1({name}[{last}]))))"
             hit = f"m_and({mask}, {hit})" if mask else hit
             return [f"const M {m} = {hit};", f"if (m_any({m})) top_insert({name} + {at}, {name}_at + {at}, {state.k}, {v}, {index}, {m});"]
         better = improves(best, v, reg)
@@ -335,4 +339,4 @@ def state_arrays(s: State) -> Iterator[tuple[str, str]]:
     if s.keep:
         yield "_old", identity
     if s.indexed:
-        yield "_at", "0"
+        yield "_at", "-1" if s.k else "0"

@@ -14,14 +14,17 @@ RF_INLINE V v_settle(V x) { return sel(m_eq(v_abs(x), set1(RF_INF)), set1(0), x)
   }
 PAIR_FOLD(pair_fold_max, >)
 PAIR_FOLD(pair_fold_min, <)
-/* put the lanes of v that are set in `hit` into a list of the k best, best first; ties by position, a NaN stays */
+/* put the lanes of v that are set in `hit` into a list of the k best, best first; ties by position, a NaN stays;
+   a place at position -1 is still free and takes anything, -inf too */
 RF_NOINLINE void top_insert(rf_real *best, rf_real *at, int64_t k, V v, V p, M hit) {
   const V on = m_to_v(hit);
   for (int l = 0; l < LANES; l++) {
     const rf_real x = lane(v, l);
-    if (lane(on, l) == 0 || (x == x && !(x > best[k - 1]))) continue;
+    if (lane(on, l) == 0 || (x == x && !(x > best[k - 1]) && at[k - 1] >= 0)) continue;
     int64_t t = k - 1;
-    for (; t > 0 && (best[t - 1] < x || (x != x && best[t - 1] == best[t - 1])); t--) { best[t] = best[t - 1]; at[t] = at[t - 1]; }
+    for (; t > 0 && (best[t - 1] < x || at[t - 1] < 0 || (x != x && best[t - 1] == best[t - 1])); t--) {
+      best[t] = best[t - 1]; at[t] = at[t - 1];
+    }
     best[t] = x; at[t] = lane(p, l);
   }
 }
@@ -193,7 +196,7 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
   rf_real acc_best[392] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 392; t++) acc_best[t] = -RF_INF;
   rf_real acc_best_at[392] __attribute__((aligned(64)));
-  for (int64_t t = 0; t < 392; t++) acc_best_at[t] = 0;
+  for (int64_t t = 0; t < 392; t++) acc_best_at[t] = -1;
   for (int64_t x_j_0 = 0; x_j_0 < n_j; x_j_0 += 128) {
     const int64_t x_j_c = rf_min(128, n_j - x_j_0);
     for (int64_t c0 = 0; c0 < n_h || c0 == 0; c0 += 16) for (int64_t p = 0; p < x_j_c; p += (2 * LANES)) {
@@ -210,7 +213,7 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
           const V t13 = ld_real(buf_tile0 + x_i * 144 + x_j);
           a11 = v_max_raw(a11, t13);
           const V t14 = set1((rf_real)(x_j_0 + x_j)) + iota();
-          const M m15 = m_not(m_le(t13, set1(acc_best[x_i * 4 + 3])));
+          const M m15 = (acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t13, set1(acc_best[x_i * 4 + 3]))));
           if (m_any(m15)) top_insert(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t13, t14, m15);
         }
         if (x_j < x_j_c) {
@@ -218,7 +221,7 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
           const V t16 = ld_real(buf_tile0 + x_i * 144 + x_j);
           a11 = sel(m, v_max_raw(a11, t16), a11);
           const V t17 = set1((rf_real)(x_j_0 + x_j)) + iota();
-          const M m18 = m_and(m, m_not(m_le(t16, set1(acc_best[x_i * 4 + 3]))));
+          const M m18 = m_and(m, (acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t16, set1(acc_best[x_i * 4 + 3])))));
           if (m_any(m18)) top_insert(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t16, t17, m18);
         }
         acc_m_old[x_i] = acc_m[x_i];
