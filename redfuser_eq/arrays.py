@@ -47,13 +47,11 @@ class _CuPy:
 
 
 # floating formats that NumPy lacks: torch and ml_dtypes give them the same names
-_SMALL = {n: np.dtype(getattr(ml_dtypes, n)) for n in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")}
+_SMALL = tuple(np.dtype(getattr(ml_dtypes, n)) for n in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"))
 
 
 def _detached(tensor: Any) -> Any:
-    """The tensor without its history. Raises DTypeError where gradients would silently stop."""
-    if not tensor.requires_grad:
-        return tensor
+    """A tensor that requires grad, without its history. Raises DTypeError where gradients would silently stop."""
     import torch
 
     if torch.is_grad_enabled():
@@ -69,22 +67,33 @@ class _Torch:
 
     name, device = "torch", "cpu"
 
-    def take(self, array: Any) -> Any:
-        array = _detached(array)
-        small = _SMALL.get(str(array.dtype).removeprefix("torch."))
-        if small is None:
-            return array.numpy()
+    def __init__(self) -> None:
+        self._to: dict[Any, tuple[Any, Any]] = {}
+        self._from: dict[Any, tuple[Any, Any]] = {}
+
+    def _tables(self) -> None:
+        """Small floats by torch dtype and by NumPy dtype: the integer to travel as, and the dtype on the other side."""
         import torch
 
-        return array.view(torch.int16 if small.itemsize == 2 else torch.int8).numpy().view(small)
+        for small in _SMALL:
+            tensor, wide = getattr(torch, small.name), small.itemsize == 2
+            self._to[tensor] = (torch.int16 if wide else torch.int8, small)
+            self._from[small] = (np.int16 if wide else np.int8, tensor)
+
+    def take(self, array: Any) -> Any:
+        if array.requires_grad:
+            array = _detached(array)
+        if not self._to:
+            self._tables()
+        small = self._to.get(array.dtype)
+        return array.numpy() if small is None else array.view(small[0]).numpy().view(small[1])
 
     def give(self, array: Any) -> Any:
-        import torch
-
-        if array.dtype.name in _SMALL:
-            bits = np.int16 if array.dtype.itemsize == 2 else np.int8
-            return torch.from_numpy(array.view(bits)).view(getattr(torch, array.dtype.name))
-        return torch.from_numpy(array)
+        from_numpy = sys.modules["torch"].from_numpy
+        if not self._from:
+            self._tables()
+        small = self._from.get(array.dtype)
+        return from_numpy(array) if small is None else from_numpy(array.view(small[0])).view(small[1])
 
 
 class _TorchCuda:
@@ -93,7 +102,7 @@ class _TorchCuda:
     def take(self, array: Any) -> Any:
         import cupy
 
-        return cupy.from_dlpack(_detached(array))
+        return cupy.from_dlpack(_detached(array) if array.requires_grad else array)
 
     def give(self, array: Any) -> Any:
         import torch

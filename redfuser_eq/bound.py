@@ -39,7 +39,8 @@ class Bound:
         self._views: list[tuple[int, Callable[[Any], Any] | None]] | None = None if straight else views
         self.shapes = [_shape(o, extents) for o in program.outputs]
         self._split = [any(len(d) != 1 for d in o.dims) for o in program.outputs]
-        self._single = traced.single and not self._split[0] and self.library is NUMPY
+        self._single = traced.single and not self._split[0]
+        self._give = None if self.library is NUMPY else self.library.give
 
     def inputs(self, arrays: list[Any]) -> list[Any]:
         """The views that the executable reads, of a call's arrays."""
@@ -57,7 +58,9 @@ class Bound:
             self._into(inputs, out)
             return out
         results = self.run(inputs, self.extents)
-        return results[0] if self._single else self._rebuilt(results, self.library)
+        if not self._single:
+            return self._rebuilt(results, self.library)
+        return results[0] if self._give is None else self._give(results[0])
 
     def _rebuilt(self, results: Sequence[Any], lib: Library) -> Any:
         shaped = [r.reshape(s) if split else r for r, s, split in zip(results, self.shapes, self._split, strict=True)]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .array import Array
+from .arrays import is_tensor
 from .errors import DTypeError, TraceError
 from .tree import is_array
 
@@ -47,6 +48,9 @@ def _key(x: Any, arrays: list[Any]) -> Any:
     if kind is np.ndarray:
         arrays.append(x)
         return (x.shape, x.dtype)
+    if is_tensor(x):
+        arrays.append(x)
+        return (kind, x.shape, x.dtype, x.device)
     if isinstance(x, dict):
         return (kind, *((k, _key(v, arrays)) for k, v in x.items()))
     if isinstance(x, (tuple, list)):
