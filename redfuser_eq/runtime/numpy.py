@@ -88,15 +88,17 @@ class NumpyExecutable:
             return
         plain = self._plan(True, frame.extents)
         again = Frame(plain.layout.order, frame.extents, frame.arrays)
-        where = {a: _any_but(bad, frame.dims[a]) for a in plan.layout.outer}
-        rows: dict[str, Range] = dict(ranges)
-        if where:
-            gather = min(where, key=lambda a: where[a].mean())
-            start = ranges[gather].start
-            rows[gather] = start + np.flatnonzero(where[gather])
-            bad = np.take(bad, rows[gather] - start, axis=frame.dims[gather])
-        bad = bad.transpose([frame.order.index(a) for a in again.order if a in frame.dims]) if frame.order != again.order else bad
-        plain.write(again, rows, plain.passes(again, rows), results, bad)
+        outer = [a for a in again.order if a in plan.cut and a in plain.cut]
+        joined = bad.any(axis=tuple(frame.dims[a] for a in plan.cut - plain.cut), keepdims=True)
+        bad = _by_axes(np.asarray(joined), frame, outer)
+        rows: dict[str, Range] = {a: ranges[a] for a in outer}
+        if outer:
+            hit = [np.asarray(bad.any(axis=tuple(i for i in range(len(outer)) if i != n))) for n in range(len(outer))]
+            n = min(range(len(outer)), key=lambda n: hit[n].mean())  # gather along the axis where they are rarest
+            places = np.flatnonzero(hit[n])
+            rows[outer[n]] = ranges[outer[n]].start + places
+            bad = np.take(bad, places, axis=n)
+        plain.write(again, rows, plain.passes(again, rows), results, bad[again.place(frozenset(outer))])
 
 
 class Plan:
@@ -442,10 +444,6 @@ def _by_axes(value: Array, frame: Frame, axes: Sequence[str]) -> Array:
     value = value if value.ndim else value.reshape((1,) * len(frame.order))
     turned = value.transpose([frame.dims[a] for a in axes] + [i for i, a in enumerate(frame.order) if a not in axes])
     return turned.reshape(turned.shape[: len(axes)])
-
-
-def _any_but(bad: Array, dim: int) -> Array:
-    return np.asarray(bad.any(axis=tuple(i for i in range(bad.ndim) if i != dim)))
 
 
 def describe(c: Cascade) -> str:

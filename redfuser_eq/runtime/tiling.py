@@ -15,10 +15,12 @@ from typing import Any
 
 from ..cascade import Cascade
 from ..expr import NONE, Axes, Cast, Expr, Load, Map, Reduce, nodes
-from .contract import ROWS, Product, Roles, Term, plan_sum
+from .contract import LANES, ROWS, Product, Roles, Term, plan_sum
 
 BUDGET = 1 << 17  # elements of the largest value of a tile
-STREAM = 512  # stream tile beside a matrix product
+STREAM = 512  # stream tile beside a matrix product, at least
+PARTS = 64  # partial sums of a long stream that are added up one after the other
+OPERAND = 1 << 20  # elements of a stream tile of a matrix operand, when it is lengthened for the sake of PARTS
 COLUMNS = 1024  # columns of a matrix product held at once
 TURNED = 64  # rows at a time where rows are contiguous in memory and the stream is not
 SMALLEST = 16
@@ -127,47 +129,70 @@ def _tiles(
 ) -> dict[str, int]:
     streams = c.stream_axes()
     lanes, columns = _roles(sums, parallel)
-    turned = {e.dims[-1] for e in values if isinstance(e, Load) and e.dims and e.dims[-1] in parallel and e.axes & set(streams)}
     looped = [a for a in order if a in parallel or a in streams or any(a in o.axes for o in c.outputs)]
-    size = dict.fromkeys(looped, 1)
+    loads = [e for e in values if isinstance(e, Load)]
+    products = bool(lanes or columns)
+    size = {a: 1 if a in parallel else min(extents[a], STREAM if products else BUDGET) for a in looped}
+    for a in columns:
+        size[a] = min(extents[a], COLUMNS)
+    for e in loads:
+        if e.dims and e.dims[-1] in parallel and e.axes & set(streams):
+            size[e.dims[-1]] = max(size[e.dims[-1]], TURNED)
+    if products:
+        for a in streams:
+            size[a] = _depth(a, loads, columns, size, extents)
+    if lanes:
+        fits = BUDGET // max(1, max(size[a] for a in streams)) // LANES * LANES
+        size[max(lanes, key=order.index)] = max(LANES, min(ROWS, fits))
+    arrays = {e.axes for e in values if isinstance(e, (Map, Cast, Reduce))} | {frozenset(a.axes) for a in c.accumulators()}
+    arrays |= {e.axes for e in loads if e.dtype.itemsize < 4}
+    arrays.discard(NONE)
+    _shrink(size, arrays, streams, extents)
     for a in looped:
-        if a not in parallel:
-            size[a] = min(extents[a], STREAM if lanes or columns else BUDGET)
-        elif a in lanes:
-            size[a] = ROWS if a == max(lanes, key=order.index) else 1
-        elif a in columns:
-            size[a] = min(extents[a], COLUMNS)
-        elif a in turned:
-            size[a] = TURNED
-    held_axes = {e.axes for e in values if isinstance(e, (Map, Cast, Reduce))} | {frozenset(a.axes) for a in c.accumulators()}
-    held_axes |= {e.axes for e in values if isinstance(e, Load) and e.dtype.itemsize < 4}
-    held_axes.discard(NONE)
-
-    def volume(axes: Axes) -> int:
-        return math.prod(size[a] if a in size else extents[a] for a in axes)
-
-    def shrinkable(axes: Axes) -> list[str]:
-        loop = [a for a in axes if a in size]
-        return [a for a in loop if a in streams and size[a] > SMALLEST] or [a for a in loop if size[a] > SMALLEST]
-
-    while held_axes and (most := max(held_axes, key=lambda v: (volume(v), sorted(v)))) and volume(most) > BUDGET:
-        candidates = shrinkable(most)
-        if not candidates:
-            break
-        a = max(candidates, key=lambda a: (size[a], a))
-        size[a] = max(SMALLEST, size[a] // 2)
-    for a in looped:
-        if a not in parallel and extents[a] > size[a] > 0:
+        if a not in parallel and extents[a] > size[a] > 0:  # equal tiles
             size[a] = -(-extents[a] // -(-extents[a] // size[a]))
-    for a in sorted((a for a in parallel if a not in columns), key=lambda a: (a not in lanes, -order.index(a))):
-        for b in parallel:
-            size[b] = min(size[b], max(1, extents[b]))
-        most_volume = max((volume(v) for v in held_axes if a in v), default=1)
-        size[a] = max(1, min(extents[a], max(size[a], size[a] * BUDGET // max(1, most_volume))))
+    rows = [a for a in parallel if a not in columns]
+    _grow(size, arrays, sorted(rows, key=lambda a: (a not in lanes, -order.index(a))), lanes, extents)
     return {a: max(1, n) for a, n in size.items()}
 
 
-def _roles(sums: Mapping[Root, Terms], parallel: list[str]) -> tuple[set[str], set[str]]:
+def _depth(axis: str, loads: Sequence[Load], columns: Axes, size: Mapping[str, int], extents: Mapping[str, int]) -> int:
+    """A stream tile beside matrix products: longer on long axes, so that few partial sums are added up."""
+    beside = [
+        math.prod(size[a] if a in columns else extents[a] for a in e.axes if a in columns or a not in size) for e in loads if axis in e.axes
+    ]
+    wanted = min(-(-extents[axis] // PARTS), OPERAND // max([1, *beside]))
+    return min(extents[axis], max(STREAM, wanted))
+
+
+def _volume(axes: Axes, size: Mapping[str, int], extents: Mapping[str, int]) -> int:
+    return math.prod(size[a] if a in size else extents[a] for a in axes)
+
+
+def _shrink(size: dict[str, int], arrays: set[Axes], streams: Sequence[str], extents: Mapping[str, int]) -> None:
+    """Halve tiles, stream axes first, until every array fits the budget."""
+    while arrays:
+        most = max(arrays, key=lambda v: (_volume(v, size, extents), sorted(v)))
+        loop = [a for a in most if size.get(a, 0) > SMALLEST]
+        candidates = [a for a in loop if a in streams] or loop
+        if _volume(most, size, extents) <= BUDGET or not candidates:
+            return
+        a = max(candidates, key=lambda a: (size[a], a))
+        size[a] = max(SMALLEST, size[a] // 2)
+
+
+def _grow(size: dict[str, int], arrays: set[Axes], rows: Sequence[str], lanes: Axes, extents: Mapping[str, int]) -> None:
+    """Lengthen tiles of rows, in the order given, until the budget is used."""
+    for a in rows:
+        for b in rows:
+            size[b] = min(size[b], max(1, extents[b]))
+        most = max((_volume(v, size, extents) for v in arrays if a in v), default=1)
+        size[a] = min(extents[a], max(size[a], size[a] * BUDGET // max(1, most)))
+        if a in lanes and size[a] > LANES:
+            size[a] = size[a] // LANES * LANES if size[a] < extents[a] else size[a]
+
+
+def _roles(sums: Mapping[Root, Terms], parallel: list[str]) -> tuple[Axes, Axes]:
     """Parallel axes that only the row operands of matrix products have, and that only the others have."""
     lanes: set[str] = set()
     columns: set[str] = set()
@@ -177,4 +202,4 @@ def _roles(sums: Mapping[Root, Terms], parallel: list[str]) -> tuple[set[str], s
                 left, right = t.body.axes
                 lanes |= (left - right) & set(parallel)
                 columns |= (right - left) & set(parallel)
-    return lanes, columns - lanes
+    return frozenset(lanes), frozenset(columns - lanes)
