@@ -76,7 +76,8 @@ def _peak(x: Any, axis: Any) -> Any:
 
 def _empty(x: Any, axis: Any) -> bool:
     axes = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    return any(x.shape[a] == 0 for a in axes)
+    # an axis out of range is left to the maximum, whose error says what and where
+    return any(x.shape[a] == 0 for a in axes if -x.ndim <= a < x.ndim)
 
 
 def entropy(x: Any, axis: int = -1) -> Any:
