@@ -344,8 +344,11 @@ class StateStatements(TileStatements):
             at = state_at(self.names, State(s.name, s.op, s.row, k=s.k), self.phase, self.at)
             name, v, p = self.names.get("acc", s.name), self._part(s, values), self._part(s, positions)
             t = self.names.var(s.out)
-            return [f"for (int64_t {t} = 0; {t} < {s.k}; {t}++)",
-                    f"if (({p})[{t}] >= 0) top_insert({name} + {at}, {name}_at + {at}, {s.k}, set1(({v})[{t}]), set1(({p})[{t}]), tail(1));"]  # fmt: skip
+            entry = f"{s.k}, set1(({v})[{t}]), set1(({p})[{t}]), tail(1)"
+            return [
+                f"for (int64_t {t} = 0; {t} < {s.k}; {t}++)",
+                f"if (({p})[{t}] >= 0) top_insert({name} + {at}, {name}_at + {at}, {entry});",
+            ]
         if s.columns:
             *outer, d = s.columns
             out: list[str] = []
