@@ -32,9 +32,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps({"import": imported, "second_call": call, "target": target, "optimize": rows}))
         return 0
     print(f"import redfuser_eq           {imported:8.3f} s   (target {IMPORT_TARGET} s)")
-    print(
-        f"second call, tiny input      {1e6 * call:8.1f} us  (target {1e6 * CALL_TARGET:.0f} us beyond running; on {target!r}, running included)"
-    )
+    print(f"second call, tiny input      {1e6 * call:8.1f} us  (target {1e6 * CALL_TARGET:.0f} us beyond running; {target}, with running)")
     print(f"optimize, warm, with validation (target {1000 * OPTIMIZE_TARGET:.0f} ms, {ROWS_TARGET} rows):")
     for r in rows:
         stages = "  ".join(f"{k} {1000 * v:4.0f}" for k, v in r["stages"].items())
