@@ -60,7 +60,8 @@ class _Engine:
 
         self.graph = bindings.EGraph()
         self.run(SCHEMA)
-        self.run("\n".join(f"{unparse(rule)[:-1]} :ruleset analyse)" for rule in parse(ANALYSIS)))
+        for ruleset in ("analyse", "structure"):
+            self.run("\n".join(f"{unparse(rule)[:-1]} :ruleset {ruleset})" for rule in parse(ANALYSIS)))
         self.run(FACTS)
         for rule in rules:
             try:
@@ -104,8 +105,8 @@ def saturate(encoded: Encoded, rules: RuleSet, budget: Budget | None = None) -> 
         engine.run("\n".join(encoded.commands))
         fired: Counter[str] = Counter()
         stopped = _rounds(engine, budget, fired, start)
-        if stopped:  # the newest terms need their axes
-            engine.step("analyse", 8, fired)
+        if stopped:  # the newest terms need their axes, and nothing else that grows
+            engine.step("structure", 8, fired)
         size = engine.size()
         rows = read(engine.graph)
     finally:

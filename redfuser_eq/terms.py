@@ -75,6 +75,7 @@ SCHEMA = """
 (relation expo (String i64 E E E))
 (relation outer (E E E))
 (relation source (E))
+(ruleset structure)
 (ruleset analyse)
 (ruleset tidy)
 (ruleset expand)
