@@ -16,7 +16,7 @@ from typing import Any
 from . import __version__
 from .errors import RedfuserError
 
-_TABLE_WIDTH = 120  # where the output is no terminal
+_TABLE_WIDTH = 170  # where the output is no terminal
 
 
 class UserError(Exception):

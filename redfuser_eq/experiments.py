@@ -109,7 +109,8 @@ def tables(results: Sequence[Result], width: int) -> list[Any]:
         for name in dict.fromkeys(r.workload for r in results):
             cells = {_column(r): r for r in results if r.workload == name}
             before = next(iter(cells.values())).passes_before
-            table.add_row(name, str(before), *(_cell(cells[c]) if c in cells else "" for c in shown))
+            if cells.keys() & set(shown):
+                table.add_row(name, str(before), *(_cell(cells[c]) if c in cells else "" for c in shown))
         out.append(table)
     return out
 
