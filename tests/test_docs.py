@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from redfuser_eq.demo.workloads import WORKLOADS, Workload
+from redfuser_eq.rules import NAMED
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -53,6 +54,14 @@ def test_links_lead_somewhere() -> None:
     for path in DOCUMENTS:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_every_theme_is_described() -> None:
+    described = re.findall(r"\*\*(\w+)\*\*", (ROOT / "docs" / "laws.md").read_text())
+    for theme in NAMED["fast"].themes():
+        assert described.count(theme) == 1, theme
+    fast = described.index("zero_sum")
+    assert set(described[fast:]) == NAMED["fast"].themes() - NAMED["default"].themes()
 
 
 def commands() -> list[str]:
