@@ -73,7 +73,7 @@ def commands() -> list[str]:
 def test_demo_command() -> None:
     demo, tests = commands()
     *_, last = demo.split(" && ")
-    assert last.startswith(".venv/bin/python -m redfuser_eq ") and "pip install '.[demo]'" in demo
+    assert last.startswith(".venv/bin/python -m redfuser_eq ") and "pip install -e '.[demo]'" in demo
     arguments = [sys.executable, *shlex.split(last)[1:]]
     done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, env=os.environ | {"REDFUSER_VERIFY": "raise"}, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
