@@ -1,0 +1,73 @@
+"""A printed CUDA program as data: its kernels in order, their grids and arguments, and the memory they share.
+
+A runtime compiles `CudaProgram.text`, allocates `buffers`, fills those that ask for it, zeroes the row flags, and makes the
+launches one after another on one stream. Sizes stay symbolic, so that one build serves every extent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeAlias
+
+from .kernel import Size
+
+Sizes: TypeAlias = tuple[Size, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """name: the `extern "C" __global__` function. grid: each of its three sizes as a product of sizes; a size of 0 means that
+    there is nothing to launch. block: threads. shared: bytes of dynamic shared memory.
+
+    args, in the order of the kernel's parameters: ("in", source), ("out", position), ("flags",) and ("buffer", name) are device
+    pointers; ("extent", axis), ("in_stride", source, dimension) and ("out_stride", position, dimension) are `long long`,
+    strides in elements."""
+
+    name: str
+    grid: tuple[Sizes, Sizes, Sizes]
+    block: int
+    shared: int
+    args: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Device memory that lives through the launches. element: bytes of one; sizes: their product counts them.
+    fill: a byte that all of it holds before the first launch, None for any."""
+
+    name: str
+    element: int
+    sizes: Sizes
+    fill: int | None = None
+
+
+@dataclass(frozen=True)
+class CudaProgram:
+    """text: one source without includes. capability: what it is compiled for (90 means sm_90a). key: equal for programs with
+    equal text. flag_axes: axes of the row flags, one byte each, zeroed before the first launch (None: there are none)."""
+
+    text: str
+    launches: tuple[Launch, ...]
+    buffers: tuple[Scratch, ...]
+    capability: int
+    key: str
+    flag_axes: tuple[str, ...] | None = None
+
+
+def size_of(size: Size, extents: Mapping[str, int]) -> int:
+    """The number that a size stands for."""
+    n = extents[size.axis] if size.axis else size.value
+    n = -(-n // size.divide)
+    return -(-n // size.multiple) * size.multiple + size.pad
+
+
+def grid_of(launch: Launch, extents: Mapping[str, int]) -> tuple[int, int, int]:
+    """Blocks in x, y and z. Some are 0 when there is nothing to do."""
+    x, y, z = (prod(size_of(s, extents) for s in sizes) for sizes in launch.grid)
+    return x, y, z
+
+
+def bytes_of(scratch: Scratch, extents: Mapping[str, int]) -> int:
+    """Bytes of a buffer; never 0, so that it has an address."""
+    return max(1, scratch.element * prod(size_of(s, extents) for s in scratch.sizes))
