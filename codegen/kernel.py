@@ -9,6 +9,7 @@ Grammar
             | Rebase | Columns | ColumnRebase                       move state to new parameters; accumulate over extra axes
             | Partial | Merge | Store | Flag                        segments; results; rows that need the plain program
             | Scan | Summarise                                      once a launch: is an operand finite; what a mask leaves of each tile
+            | Stage | Fetch | Finish                                CUDA: a tile of an operand close to the threads; one state a row
     Fold    = accumulator, op, lift
     Load    of an array, a buffer or a contraction's raw tile, in `redfuser_eq.expr`'s terms
 
@@ -25,12 +26,11 @@ a Kernel holds only what fixes the code, so shapes with equal decisions share on
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeAlias
 
-from redfuser_eq.errors import IRError
-from redfuser_eq.expr import Acc, Expr, Load, Prev, Reduce, nodes
+from redfuser_eq.expr import Expr, Load
 from redfuser_eq.ops import MONOIDS
 
 SEGMENT = "@segment"  # the grid axis that cuts the stream
@@ -61,13 +61,19 @@ class Array:
 @dataclass(frozen=True)
 class Buffer:
     """Scratch of the compute type, row-major over `dims`. shared: one for the launch, else one a worker.
-    panel > 0: the last dimension is cut into panels of that width, each stored as [other dims][panel]."""
+    panel > 0: the last dimension is cut into panels of that width, each stored as [other dims][panel].
+    whole: an axis of a worker's buffer that holds all its elements, not a tile's."""
 
     name: str
     dims: tuple[str, ...]
     sizes: tuple[Size, ...]
     shared: bool = False
     panel: int = 0
+    whole: str = ""
+
+    def counts_whole(self, axis: str) -> bool:
+        """Whether its coordinate along an axis is that of the whole axis, not of the tile."""
+        return self.shared or axis == self.whole
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,8 @@ class Skip:
 @dataclass(frozen=True)
 class Sweep:
     """One traversal of the tile: fold lifts, store element-wise values. guard: accumulators; a row on which all of them
-    are still at their identity adds nothing. unroll: independent vectors in flight; prefetch: elements ahead."""
+    are still at their identity adds nothing. unroll: independent vectors in flight; prefetch: elements ahead. past_cache: the
+    one store goes to memory past the caches. ahead: what to fetch of the item after this one."""
 
     lanes: str
     folds: tuple[Fold, ...]
@@ -147,6 +154,8 @@ class Sweep:
     guard: tuple[str, ...] = ()
     unroll: int = 1
     prefetch: int = 0
+    past_cache: bool = False
+    ahead: tuple[Load, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -281,6 +290,17 @@ class Scan:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """Bring a tile of an operand close, on devices with explicit memory: into dst, a worker's buffer over (row, column) axes,
+    padded with zeros where the axes end. The column axis is the contiguous one where the source has any. inner: an axis of
+    dst is the inner axis of a contraction and comes in blocks."""
+
+    dst: str
+    source: Operand
+    inner: str = ""
+
+
+@dataclass(frozen=True)
 class Summarise:
     """dst[tile] = 0 where a condition is false on the whole tile, 2 where it is true, else 1. tiles: (axis, step) of dst's
     dimensions; the item is one tile."""
@@ -291,16 +311,58 @@ class Summarise:
     tiles: tuple[tuple[str, int], ...]
 
 
+@dataclass(frozen=True)
+class Fetch:
+    """The tile's elements of loads that are contiguous along the stream into the threads' registers, `Place.vector` of them in
+    accesses of 16 bytes where the address allows. once: before the loops, because one tile covers the stream."""
+
+    loads: tuple[Load, ...]
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Combine the states of the threads that share a row, level by level: a fold, and between groups the rebase with `Prev`
+    read as the thread's own value. Afterwards every thread of the row holds the row's states."""
+
+    levels: tuple[tuple[tuple[str, Expr | None], ...], ...]
+
+
 Stmt: TypeAlias = (
-    Loop | Skip | Sweep | Contract | Dot | Pack | Rebase | Columns | ColumnRebase | Partial | Merge | Store | Flag | Scan | Summarise
-)
+    Loop | Skip | Sweep | Contract | Dot | Pack | Stage | Fetch | Rebase | Columns | ColumnRebase
+    | Finish | Partial | Merge | Store | Flag | Scan | Summarise
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which thread of a CUDA block holds which elements of a tile.
+
+    form: "rows" (states in registers), "elements" (no stream), "tile" (tiles and states in shared memory) or "mma" (fragments of
+    16 x 8 accumulators of matrix instructions). warps: of the block.
+    rows: group: threads that share a row; the block does threads / group points of the last grid axis at once. elems: elements
+    of the stream a thread holds of a tile, `vector` of them consecutive. along: which neighbour threads walk, "stream" or "row".
+    mma: fragments: blocks of 16 rows that a warp holds. stages: tiles of operands in flight."""
+
+    form: str
+    warps: int
+    fragments: int = 1
+    stages: int = 2
+    group: int = 1
+    elems: int = 1
+    vector: int = 1
+    along: str = "stream"
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
 
 
 @dataclass(frozen=True)
 class Phase:
     """name: for the printed source. row, stream: the tile's axes ("" when absent). rows, depth: the largest tile.
     row_loop: the row axis is tiled by a Loop inside the item, and states hold every row. shared_counter: items differ in
-    cost. laws: comments, one an accumulator."""
+    cost. laws: comments, one an accumulator. place: on CUDA."""
 
     name: str
     grid: tuple[Grid, ...]
@@ -312,6 +374,7 @@ class Phase:
     states: tuple[State, ...] = ()
     shared_counter: bool = False
     laws: tuple[str, ...] = ()
+    place: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -396,111 +459,3 @@ def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
         yield s
         if isinstance(s, Loop):
             yield from statements(s.body)
-
-
-def expressions(s: Stmt) -> list[tuple[Expr, frozenset[str]]]:
-    """The expressions of a statement, each with the axes the statement itself binds beyond the tile's."""
-    none: frozenset[str] = frozenset()
-    if isinstance(s, (Sweep, Contract)):
-        out = [(f.lift, none) for f in s.folds]
-        if isinstance(s, Sweep):
-            return out + [(e, none) for _, e in s.stores]
-        return out + [(e, none) for e in (s.score, s.open_score) if e is not None]
-    if isinstance(s, Rebase):
-        return [(e, none) for _, e in s.items] + [(e, none) for _, e, _ in s.factors]
-    if isinstance(s, Store):
-        return [(s.expr, frozenset(s.columns))]
-    return []
-
-
-def check(k: Kernel) -> None:
-    """Enforce the grammar: every name is declared once, every axis is bound where an expression uses it, accumulators
-    belong to their phase, register blocks are not empty, and both sides of a contraction share its inner axis.
-
-    Raises IRError."""
-    arrays: tuple[Array | Buffer, ...] = (*k.inputs, *k.outputs, *k.buffers)
-    names = [x.name for x in arrays]
-    if len(names) != len(set(names)):
-        raise IRError(f"kernel {k.name!r}: two arrays or buffers share a name: {sorted(names)}")
-    known = {*k.extent_names, SEGMENT}
-    for x in arrays:
-        if not set(x.dims) <= known:
-            raise IRError(f"{x.name!r} varies over {sorted(set(x.dims) - known)}, which have no extent")
-    for a in (*k.inputs, *k.outputs):
-        if a.dtype not in DTYPES.values() or len(a.strides) != len(a.dims):
-            raise IRError(f"array {a.name!r}: dtype {a.dtype!r} is unknown, or dims and strides differ in number")
-    if k.real not in ("float", "double") or k.lanes < 1:
-        raise IRError(f"kernel {k.name!r}: compute type {k.real!r} with {k.lanes} lanes")
-    for p in k.phases:
-        _check_phase(k, p, known)
-
-
-def _check_phase(k: Kernel, p: Phase, known: set[str]) -> None:
-    states = {s.name: s for s in p.states}
-    if len(states) != len(p.states):
-        raise IRError(f"phase {p.name!r}: two states share a name")
-    for g in p.grid:
-        if g.axis not in known or g.step < 1:
-            raise IRError(f"phase {p.name!r}: grid axis {g.axis!r} in steps of {g.step}")
-    arrays: tuple[Array | Buffer, ...] = (*k.inputs, *k.outputs, *k.buffers)
-    sources = {x.name: x.dims for x in arrays}
-    raws = {s.raw: (s.i, s.j) for s in statements(p.body) if isinstance(s, Contract) and s.raw}
-    _check_body(k, p, p.body, {g.axis for g in p.grid}, sources | raws, states)
-
-
-def _check_body(
-    k: Kernel, p: Phase, body: tuple[Stmt, ...], bound: set[str], sources: Mapping[str, tuple[str, ...]], states: Mapping[str, State]
-) -> None:
-    for s in body:
-        if isinstance(s, Loop):
-            if s.step < 1 or s.axis not in k.extent_names:
-                raise IRError(f"phase {p.name!r}: loop over {s.axis!r} in steps of {s.step}")
-            _check_body(k, p, s.body, bound | {s.axis}, sources, states)
-            continue
-        where = f"phase {p.name!r}, {type(s).__name__}"
-        for e, extra in expressions(s):
-            extra |= {p.row} if p.row_loop and isinstance(s, Store) else set()
-            if loose := e.axes - bound - extra:
-                raise IRError(f"{where}: axes {sorted(loose)} are not bound: {e}")
-            _check_names(e, sources, states, where)
-        if isinstance(s, Contract):
-            _check_contract(s, sources, states, where)
-        for name in _accumulators(s):
-            if name not in states:
-                raise IRError(f"{where}: {name!r} is not a state of the phase")
-
-
-def _check_names(e: Expr, sources: Mapping[str, tuple[str, ...]], states: Mapping[str, State], where: str) -> None:
-    for n in nodes(e):
-        if isinstance(n, Load) and n.source not in sources:
-            raise IRError(f"{where}: nothing is called {n.source!r}")
-        if isinstance(n, (Acc, Prev)) and n.name not in states:
-            raise IRError(f"{where}: {n.name!r} is not a state of the phase")
-        if isinstance(n, Reduce) and MONOIDS[n.op].state == "top":
-            raise IRError(f"{where}: a top-k inside an element has no place in a kernel")
-
-
-def _check_contract(s: Contract, sources: Mapping[str, tuple[str, ...]], states: Mapping[str, State], where: str) -> None:
-    if s.mr < 1 or s.nv < 1 or s.c_block < 1:
-        raise IRError(f"{where}: register block {s.mr} x {s.nv}, inner block {s.c_block}")
-    for op, axes in ((s.a, {s.i, s.c}), (s.b, {s.c, s.j})):
-        if op.source not in sources:
-            raise IRError(f"{where}: nothing is called {op.source!r}")
-        if s.c not in op.dims or (axes - {""}) - set(op.dims) - {s.i}:
-            raise IRError(f"{where}: operand {op.source}[{','.join(op.dims)}] lacks one of {sorted(axes)}")
-    if (s.start == "state") != (s.dst in states):
-        raise IRError(f"{where}: {s.dst!r} must be a state to start from it, and a buffer otherwise")
-
-
-def _accumulators(s: Stmt) -> tuple[str, ...]:
-    if isinstance(s, (Sweep, Contract)):
-        return (*(f.acc for f in s.folds), *(s.guard if isinstance(s, Sweep) else ()))
-    if isinstance(s, Rebase):
-        return (*s.params, *(n for n, _ in s.items))
-    if isinstance(s, Columns):
-        return (s.fold.acc, *s.guard)
-    if isinstance(s, ColumnRebase):
-        return (*s.params, *(n for n, _ in s.items))
-    if isinstance(s, (Partial, Merge)):
-        return tuple(n for n, _, _ in s.items)
-    return s.accs if isinstance(s, Flag) else ()

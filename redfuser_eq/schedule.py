@@ -15,6 +15,7 @@ import numpy as np
 
 from .cascade import Accumulator, Cascade, Pass, check
 from .codegen import kernel as ir
+from .codegen.kernel_check import check as check_kernel
 from .errors import RedfuserError
 from .expr import Acc, Expr, Load, Map, Reduce, nodes, show
 from .ops import MONOIDS
@@ -170,7 +171,7 @@ class Scheduler:
             "redfuser_kernel", self.real, self.lanes, tuple(self.extents), self.inputs, self.outputs, tuple(self.buffers), tuple(phases),
             self.flag_axes, tuple(notes),
         )  # fmt: skip
-        ir.check(kernel)
+        check_kernel(kernel)
         return kernel
 
     def _place_outputs(self, groups: list[Group]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from redfuser_eq.codegen import kernel as ir
 from redfuser_eq.codegen.c import emit
+from redfuser_eq.codegen.kernel_check import check as check_kernel
 from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Acc, Const, Expr, Index, Load, Map, Output, Reduce, Source
 from redfuser_eq.masks import bounds, finite_needed, masked
@@ -57,7 +58,7 @@ def test_schedules_keep_the_grammar(name: str, device: Device) -> None:
     for c in (w.cascade, w.plain):
         for choice in ({}, {"lanes": "row"}, {"segment": 16}):
             k = schedule(c, w.extents, {}, device, None, choice)
-            ir.check(k)
+            check_kernel(k)
             assert emit(k) == emit(schedule(c, w.extents, {}, device, None, choice))
 
 
@@ -66,41 +67,41 @@ def test_a_fold_into_an_unknown_state_is_refused() -> None:
     sweep = find(k, ir.Sweep)[0]
     bad = replace(sweep, folds=(replace(sweep.folds[0], acc="nobody"),))
     with pytest.raises(IRError, match=r"'nobody' is not a state"):
-        ir.check(broken(k, sweep, bad))
+        check_kernel(broken(k, sweep, bad))
 
 
 def test_an_unbound_axis_is_refused() -> None:
     k = kernel("logsumexp")
     sweep = find(k, ir.Sweep)[0]
     with pytest.raises(IRError, match="not bound"):
-        ir.check(broken(k, sweep, replace(sweep, folds=(replace(sweep.folds[0], lift=Index("elsewhere")),))))
+        check_kernel(broken(k, sweep, replace(sweep, folds=(replace(sweep.folds[0], lift=Index("elsewhere")),))))
 
 
 def test_an_unknown_array_is_refused() -> None:
     k = kernel("logsumexp")
     sweep = find(k, ir.Sweep)[0]
     with pytest.raises(IRError, match="nothing is called 'ghost'"):
-        ir.check(broken(k, sweep, replace(sweep, folds=(replace(sweep.folds[0], lift=Load("ghost", ("k",))),))))
+        check_kernel(broken(k, sweep, replace(sweep, folds=(replace(sweep.folds[0], lift=Load("ghost", ("k",))),))))
 
 
 def test_an_empty_register_block_is_refused() -> None:
     k = kernel("attention")
     c = find(k, ir.Contract)[0]
     with pytest.raises(IRError, match="register block 0 x"):
-        ir.check(broken(k, c, replace(c, mr=0)))
+        check_kernel(broken(k, c, replace(c, mr=0)))
 
 
 def test_a_contraction_without_its_inner_axis_is_refused() -> None:
     k = kernel("attention")
     c = find(k, ir.Contract)[0]
     with pytest.raises(IRError, match="lacks one of"):
-        ir.check(broken(k, c, replace(c, a=replace(c.a, dims=tuple(d for d in c.a.dims if d != c.c)))))
+        check_kernel(broken(k, c, replace(c, a=replace(c.a, dims=tuple(d for d in c.a.dims if d != c.c)))))
 
 
 def test_two_things_of_one_name_are_refused() -> None:
     k = kernel("attention")
     with pytest.raises(IRError, match="share a name"):
-        ir.check(replace(k, buffers=(*k.buffers, k.buffers[0])))
+        check_kernel(replace(k, buffers=(*k.buffers, k.buffers[0])))
 
 
 # ---- keys
