@@ -5,8 +5,9 @@ One small adapter a library, chosen by the array's module; none is imported befo
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -86,34 +87,61 @@ class _Torch:
         if not self._to:
             self._tables()
         small = self._to.get(array.dtype)
-        return array.numpy() if small is None else array.view(small[0]).numpy().view(small[1])
+        return self._view(array) if small is None else self._view(array.view(small[0])).view(small[1])
 
     def give(self, array: Any) -> Any:
-        from_numpy = sys.modules["torch"].from_numpy
         if not self._from:
             self._tables()
         small = self._from.get(array.dtype)
-        return from_numpy(array) if small is None else from_numpy(array.view(small[0])).view(small[1])
+        return self._tensor(array) if small is None else self._tensor(array.view(small[0])).view(small[1])
+
+    def _view(self, tensor: Any) -> Any:
+        return tensor.numpy()
+
+    def _tensor(self, array: Any) -> Any:
+        return sys.modules["torch"].from_numpy(array)
 
 
-class _TorchCuda:
-    name, device = "torch", "cuda"
+class _Stream:
+    """A CUDA stream by number, in the protocol that libraries exchange streams by."""
 
-    def take(self, array: Any) -> Any:
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.number
+
+
+class _TorchCuda(_Torch):
+    """CUDA tensors as CuPy arrays, by DLPack."""
+
+    device = "cuda"
+
+    @contextlib.contextmanager
+    def within(self) -> Iterator[None]:
+        """Torch's current stream as CuPy's, so that a call's work joins the queue of the caller's."""
         import cupy
-
-        return cupy.from_dlpack(_detached(array) if array.requires_grad else array)
-
-    def give(self, array: Any) -> Any:
         import torch
 
-        return torch.from_dlpack(array)
+        number = torch.cuda.current_stream().cuda_stream
+        streams = cupy.cuda
+        known = hasattr(streams.Stream, "from_external")
+        with streams.Stream.from_external(_Stream(number)) if known else streams.ExternalStream(number):
+            yield
+
+    def _view(self, tensor: Any) -> Any:
+        import cupy
+
+        return cupy.from_dlpack(tensor)
+
+    def _tensor(self, array: Any) -> Any:
+        return sys.modules["torch"].from_dlpack(array)
 
 
 NUMPY: Library = _NumPy()
 _CUPY: Library = _CuPy()
 _TORCH: Library = _Torch()
-_TORCH_CUDA: Library = _TorchCuda()
+TORCH_CUDA: Library = _TorchCuda()
 
 
 def library_of(array: Any) -> Library:
@@ -121,14 +149,18 @@ def library_of(array: Any) -> Library:
     them where values are needed."""
     if isinstance(array, np.ndarray):
         return NUMPY
-    root = type(array).__module__.partition(".")[0]
-    if root == "cupy":
+    if is_cupy(array):
         return _CUPY
     if is_tensor(array):
         if array.device.type not in ("cpu", "cuda"):
             raise BackendError(f"optimize: torch device {array.device} is not supported; move the tensor to cpu or cuda")
-        return _TORCH if array.device.type == "cpu" else _TORCH_CUDA
+        return _TORCH if array.device.type == "cpu" else TORCH_CUDA
     return NUMPY
+
+
+def is_cupy(array: Any) -> bool:
+    """Whether an array is CuPy's, without importing CuPy."""
+    return type(array).__module__.partition(".")[0] == "cupy"
 
 
 def is_tensor(array: Any) -> bool:

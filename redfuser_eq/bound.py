@@ -41,6 +41,7 @@ class Bound:
         self._split = [any(len(d) != 1 for d in o.dims) for o in program.outputs]
         self._single = traced.single and not self._split[0]
         self._give = None if self.library is NUMPY else self.library.give
+        self._within = getattr(self.library, "within", None)
 
     def inputs(self, arrays: list[Any]) -> list[Any]:
         """The views that the executable reads, of a call's arrays."""
@@ -53,6 +54,12 @@ class Bound:
         return [arrays[p] if view is None else view(arrays[p]) for p, view in self._views]
 
     def __call__(self, arrays: list[Any], out: Any = None) -> Any:
+        if self._within is not None:
+            with self._within():
+                return self._call(arrays, out)
+        return self._call(arrays, out)
+
+    def _call(self, arrays: list[Any], out: Any) -> Any:
         inputs = self.inputs(arrays)
         if out is not None:
             self._into(inputs, out)

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import is_cupy
 from ..cascade import Accumulator, Cascade, Pass
 from ..errors import ShapeError
 from ..expr import Acc, Axes, Cast, Expr, Load, Map, Output, Prev, Reduce, nodes, show
@@ -419,7 +420,7 @@ def checked_arrays(c: Cascade, arrays: Sequence[Any], extents: Mapping[str, int]
     """The arrays by source name, their shapes compared with the axes they are loaded by."""
     if len(arrays) != len(c.sources):
         raise ShapeError(f"{len(c.sources)} arrays are needed ({', '.join(s.name for s in c.sources)}), {len(arrays)} were given")
-    given = {s.name: np.asarray(x) for s, x in zip(c.sources, arrays, strict=True)}
+    given = {s.name: x if is_cupy(x) else np.asarray(x) for s, x in zip(c.sources, arrays, strict=True)}
     roots = [e for a in c.accumulators() for e in (a.lift, a.rebase) if e is not None] + [o.expr for o in c.outputs]
     for e in nodes(*roots):
         if isinstance(e, Load) and given[e.source].shape != (shape := tuple(extents[d] for d in e.dims)):
