@@ -135,6 +135,8 @@ class Elements:
     is meant as it is. parts: the segment's states, in a merge.
     """
 
+    kinds = ("V", "M")  # types of a value and of a truth value
+
     def __init__(
         self, names: Names, phase: Phase, at: dict[str, Place], lane: str, scopes: list[Scope], mask: str = "", mode: str = "lift"
     ):
@@ -176,7 +178,7 @@ class Elements:
             return text
         scope = self._scope(e)
         name = self.names.fresh()
-        scope.lines.append(f"const {'M' if _truth(e) else 'V'} {name} = {text};")
+        scope.lines.append(f"const {self.kinds[_truth(e)]} {name} = {text};")
         scope.names[e] = name
         return name
 
@@ -280,15 +282,16 @@ class Elements:
         if array is not None:
             base, tag = self.names.array(array), array.dtype
             steps = [self.names.stride(array, d) for d in range(len(e.dims))]
-            local = False
+            local, offsets = False, [self.at[d].whole for d in e.dims]
         else:
             b = self.names.k.buffer(e.source)
             if b is None:
                 raise IRError(f"nothing in the kernel is called {e.source!r}")
             base, tag, local = self.names.get("buf", b.name), "real", not b.shared
+            offsets = [self.at[d].whole if b.counts_whole(d) else self.at[d].offset for d in e.dims]
             steps = [self.names.step(b, d) for d in range(len(e.dims))]
         at = " + ".join(
-            [base, *_offsets([(self.at[d].offset if local else self.at[d].whole, s) for d, s in zip(e.dims, steps, strict=True)])]
+            [base, *_offsets(list(zip(offsets, steps, strict=True)))]
         )
         lane = next((s for d, s in zip(e.dims, steps, strict=True) if d == self.lane), "0") if self.lane else "0"
         if lane == "0":

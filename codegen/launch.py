@@ -17,8 +17,9 @@ Sizes: TypeAlias = tuple[Size, ...]
 
 @dataclass(frozen=True)
 class Launch:
-    """name: the `extern "C" __global__` function. grid: each of its three sizes as a product of sizes; a size of 0 means that
-    there is nothing to launch. block: threads. shared: bytes of dynamic shared memory.
+    """name: the `extern "C" __global__` function. grid: each of its three sizes as a product of sizes, the first of which counts
+    points: a block does `per_block` of them at once. A size of 0 means that there is nothing to launch. block: threads. shared:
+    bytes of dynamic shared memory.
 
     args, in the order of the kernel's parameters: ("in", source), ("out", position), ("flags",) and ("buffer", name) are device
     pointers; ("extent", axis), ("in_stride", source, dimension) and ("out_stride", position, dimension) are `long long`,
@@ -29,6 +30,7 @@ class Launch:
     block: int
     shared: int
     args: tuple[tuple[Any, ...], ...]
+    per_block: int = 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def size_of(size: Size, extents: Mapping[str, int]) -> int:
 def grid_of(launch: Launch, extents: Mapping[str, int]) -> tuple[int, int, int]:
     """Blocks in x, y and z. Some are 0 when there is nothing to do."""
     x, y, z = (prod(size_of(s, extents) for s in sizes) for sizes in launch.grid)
-    return x, y, z
+    return -(-x // launch.per_block), y, z
 
 
 def bytes_of(scratch: Scratch, extents: Mapping[str, int]) -> int:

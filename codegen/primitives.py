@@ -49,7 +49,7 @@ class Primitive:
 def primitives() -> dict[str, Primitive]:
     """All named primitives, in the order of their files."""
     found: dict[str, Primitive] = {}
-    for name in ("scalar", "convert", "memory", "warp", "tensor_core", "hopper"):
+    for name in ("scalar", "convert", "memory", "access", "warp", "fold", "tensor_core", "hopper"):
         text = (_FOLDER / f"{name}.cuh").read_text()
         heads = list(_HEADER.finditer(text))
         for head, end in zip(heads, [*(h.start() for h in heads[1:]), len(text)], strict=True):

@@ -75,3 +75,17 @@ DEV u32 pack_e4m3(float a, float b, float c, float d) {
   return to_e4m3(a) | (u32)to_e4m3(b) << 8 | (u32)to_e4m3(c) << 16 | (u32)to_e4m3(d) << 24;
 #endif
 }
+
+//@ from_e5m2 : float8 e5m2 bits to float: the high half of a float16.
+DEV float from_e5m2(u8 x) { return from_f16((u16)(x << 8)); }
+
+//@ to_e5m2 : float to float8 e5m2 bits, to nearest even, infinite beyond the range.
+DEV u8 to_e5m2(float x) {
+  const u32 bits = __float_as_uint(x), sign = bits >> 24 & 0x80;
+  if (x != x) return 0x7f;
+  const float a = fabsf(x);
+  if (a >= 61440.0f) return (u8)(sign | 0x7c);
+  if (a < 6.103515625e-5f) return (u8)(sign | (u32)rintf(a * 65536.0f));
+  const u32 u = __float_as_uint(a);
+  return (u8)(sign | ((u + 0xfffff + (u >> 21 & 1)) >> 21) - (112 << 2));
+}

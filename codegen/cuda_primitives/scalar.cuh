@@ -55,3 +55,6 @@ DEV int imax(int a, int b) { return a > b ? a : b; }
 
 //@ settled : 0 for an infinity, so that a maximum still at its identity reads as 0.
 DEV float settled(float x) { return x == INF || x == -INF ? 0.0f : x; }
+
+//@ in_32_bits : an integer as 32 bits; one that does not fit becomes the nearest that does.
+DEV int in_32_bits(i64 x) { return x > 0x7fffffff ? 0x7fffffff : x < -0x7fffffff ? -0x7fffffff : (int)x; }

@@ -50,6 +50,9 @@ def arithmetic(e: Emitter, i: Instruction, mods: list[str]) -> str:
     kind, name = mods[-1], i.opcode.split(".")[0]
     if kind in _SMALL:
         return _small(e, i, name, kind)
+    if i.opcode.startswith("add.") and kind == "f32" and (directed := {"rz", "rm", "rp"} & set(mods)):
+        a, b = (e.read(x, kind) for x in i.operands[1:])
+        return e.write(i.operands[0], f"emu_fma_directed({a}, 1.0f, {b}, {['rz', 'rm', 'rp'].index(directed.pop())})", kind)
     _reject_directed(i, mods, kind)
     if "NaN" in mods:
         name += "_nan"

@@ -1,0 +1,100 @@
+"""Kernel -> CUDA: one self-contained source, a `__global__` function a phase, launched one after another. No decision is taken here."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from redfuser_eq.errors import IRError
+from redfuser_eq.gpu import Gpu
+
+from .c import _comment, indent
+from .c_expr import identifier
+from .cuda_expr import TYPES, CudaNames
+from .cuda_mma import FragmentPhase
+from .cuda_rows import RowsPrinter
+from .kernel import SEGMENT, Kernel, Phase, Size
+from .launch import CudaProgram, Launch, Scratch
+from .primitives import paste
+
+
+def emit(kernel: Kernel, gpu: Gpu) -> CudaProgram:
+    """The CUDA program of a kernel whose phases have places. Raises IRError where a statement has none in its form, and
+    BackendError where a primitive needs a newer GPU."""
+    names = CudaNames(kernel)
+    for a in kernel.extent_names:
+        names.extent(a)
+    texts, launches = [], []
+    for n, p in enumerate(kernel.phases):
+        text, launch = _phase(names, p, n)
+        texts.append(text)
+        launches.append(launch)
+    code = indent(texts)
+    head = f"/* {_comment(kernel.name)}\n{''.join(f'   {_comment(x)}' + chr(10) for x in kernel.notes)}*/\n"
+    text = f"{head}{paste(code, gpu.capability)}typedef {kernel.real} real;\n{code}\n"
+    used = {a[1] for x in launches for a in x.args if a[0] == "buffer"}
+    buffers = tuple(Scratch(b.name, 4 if kernel.real == "float" else 8, b.sizes) for b in kernel.buffers if b.name in used)
+    key = hashlib.sha256(text.encode()).hexdigest()[:32]
+    return CudaProgram(text, tuple(launches), buffers, gpu.capability, key, kernel.flag_axes)
+
+
+def printer(names: CudaNames, phase: Phase) -> Any:
+    """What prints a phase of its form: `body()` gives its lines."""
+    if phase.place is None:
+        raise IRError(f"phase {phase.name!r} has no place on a GPU")
+    if phase.place.form in ("rows", "elements"):
+        return RowsPrinter(names, phase)
+    if phase.place.form == "mma":
+        return FragmentPhase(names, phase)
+    raise IRError(f"phase {phase.name!r}: no printer for the form {phase.place.form!r}")
+
+
+def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
+    made = printer(names, p)
+    lines: list[str] = made.body()
+    name = f"phase_{number}_{identifier(p.name)}"
+    sizes = _sizes(names, p, "\n".join(lines))
+    used = set(re.findall(r"\w+", "\n".join([*sizes, *lines])))
+    chosen = [(kind, text, arg) for kind, text, arg in _parameters(names, names.k) if text in used]
+    laws = [f"  /* {_comment(x)} */" for x in p.laws]
+    assert p.place is not None
+    params = ", ".join(f"{kind}{text}" for kind, text, _ in chosen)
+    head = f'extern "C" __global__ void __launch_bounds__({p.place.threads}) {name}({params}) {{'
+    text = "\n".join([head, *laws, *sizes, *lines, "}"])
+    grid = tuple(Size(p.stream if g.axis == SEGMENT else g.axis, divide=g.step) for g in p.grid)
+    args = tuple(arg for _, _, arg in chosen)
+    return text, Launch(name, (grid, (), ()), p.place.threads, getattr(made, "shared", 0), args, made.per_block)
+
+
+def _parameters(names: CudaNames, k: Kernel) -> list[tuple[str, str, tuple[Any, ...]]]:
+    """(type, name, argument) of everything a phase may be given."""
+    out: list[tuple[str, str, tuple[Any, ...]]] = []
+    for a in k.inputs:
+        out.append((f"const {TYPES[a.dtype]} *__restrict__ ", names.array(a), ("in", a.name)))
+    for i, a in enumerate(k.outputs):
+        out.append((f"{TYPES[a.dtype]} *__restrict__ ", names.array(a), ("out", i)))
+    if k.flag_axes is not None:
+        out.append(("u8 *__restrict__ ", "flags", ("flags",)))
+    out += [("real *__restrict__ ", names.get("buf", b.name), ("buffer", b.name)) for b in k.buffers]
+    out += [("const i64 ", names.extent(a), ("extent", a)) for a in k.extent_names]
+    for a in k.inputs:
+        out += [("const i64 ", f"{names.array(a)}_s{d}", ("in_stride", a.name, d)) for d, s in enumerate(a.strides) if s is None]
+    for i, a in enumerate(k.outputs):
+        out += [("const i64 ", f"{names.array(a)}_s{d}", ("out_stride", i, d)) for d, s in enumerate(a.strides) if s is None]
+    return out
+
+
+def _sizes(names: CudaNames, p: Phase, text: str) -> list[str]:
+    """Segments and strides of buffers, where the text uses them."""
+    used = set(re.findall(r"\w+", text))
+    out = []
+    strides = [(name, value) for b in names.k.buffers for name, value in names.steps_of(b) if name in used]
+    segment = names.extent(SEGMENT)
+    steps = {g.step: q.stream for q in names.k.phases for g in q.grid if g.axis == SEGMENT}
+    if len(steps) > 1:
+        raise IRError(f"kernel {names.k.name!r}: segments of several kinds: {steps}")
+    for step, stream in steps.items():
+        if segment in used or any(segment in re.findall(r"\w+", v) for _, v in strides):
+            out.append(f"const i64 {segment} = ({names.extent(stream)} + {step - 1}) / {step};")
+    return out + [f"const i64 {name} = {value};" for name, value in strides]

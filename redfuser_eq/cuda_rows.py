@@ -1,0 +1,179 @@
+"""Streaming rows on a GPU: threads side by side along a row (or a thread a row), states in registers.
+
+Each thread runs the levels on its own elements of a tile and keeps its own parameters, so nothing is exchanged until the row
+ends; then the states of the row's threads are merged by the derived merge. How a row is cut (threads, elements, segments)
+depends on its own extent alone: a row gives the same bits in any batch.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import ceil
+from typing import TYPE_CHECKING
+
+from .codegen import kernel as ir
+from .codegen.kernel import SEGMENT
+from .expr import Acc, Expr, Load, nodes
+from .forms import Form, Question
+from .ops import MONOIDS
+from .phase import PhaseBuilder, law
+from .roles import Roles
+
+if TYPE_CHECKING:
+    from .cuda_schedule import CudaScheduler
+
+THREADS = 256
+ELEMS = 16  # elements a thread holds of a tile
+KEPT = 32  # and at most, when it holds all that the row has for it
+VECTOR_TAGS = {"f32": 4, "f64": 2, "f16": 8, "bf16": 8, "e4m3": 16}  # elements in 16 bytes
+SEGMENT_ELEMENTS = 1 << 16  # rows are cut into segments from twice this length on
+SEGMENTS = 512  # of a row, at most
+MERGE_GROUP = 32
+
+
+class RowsBuilder(PhaseBuilder):
+    """Lowers a group of passes to streaming rows. Column axes count as rows: their items compute the parameters again."""
+
+    s: CudaScheduler
+
+    # ---- what the shared logic asks
+    def _choose_form(self, question: Question) -> Form:
+        more = dict.fromkeys(x for q in self.g.roles for cs in q.columns.values() for x in cs)
+        self.spread = tuple(x for x in more if x not in self.rows)
+        self.rows = (*self.rows, *self.spread)
+        self.columns = dict.fromkeys(self.columns, ())
+        return Form("plain", "", "stream", 1, 1, 1)
+
+    def _materialise(self) -> None:
+        """Reductions inside elements are computed in place."""
+
+    def _plan_weights(self) -> dict[str, Load]:
+        return {}
+
+    def _plan_saved(self) -> None:
+        self.saved: dict[int, list[tuple[str, Expr]]] = {}
+        self.remembered: dict[str, str] = {}
+
+    # ---- decisions
+    def _loads(self) -> list[Load]:
+        """Loads of arrays along the stream, outside reductions in elements."""
+        inner = {x for e in nodes(*self.exprs()) if e.axes - {self.stream} - set(self.rows) for x in nodes(e)}
+        found = [e for e in nodes(*self.exprs()) if isinstance(e, Load) and self.stream in e.axes and e.dtype.kind != "b"]
+        return [e for e in found if e not in inner and e.axes <= {self.stream, *self.rows}]
+
+    def _step(self, e: Load) -> int | None:
+        array = next((a for a in self.s.inputs if a.name == e.source), None)
+        return None if array is None else array.strides[e.dims.index(self.stream)]
+
+    @cached_property
+    def place(self) -> ir.Place:
+        """Neighbour threads along the stream where loads are contiguous there, else along the rows."""
+        loads, choice = self._loads(), self.s.choice
+        n = max(1, self.s.extents[self.stream])
+        top = max((a.k for a in self.accs.values()), default=0)
+        contiguous = [e for e in loads if self._step(e) == 1]
+        across = [e for e in loads if self._row_step(e) == 1 and self._step(e) != 1]
+        threads = int(choice.get("threads", THREADS))
+        if len(across) > len(contiguous) and not top:
+            group = min(threads // 32, 1 << max(0, (n // 64).bit_length() - 1))
+            return ir.Place("rows", threads // 32, group=int(choice.get("group", group)), elems=8, along="row")
+        tags = [a.dtype for e in contiguous for a in self.s.inputs if a.name == e.source]
+        vector = max((VECTOR_TAGS.get(t, 1) for t in tags), default=1)
+        elems = max(ELEMS, vector)
+        if top or len(loads) > 2:
+            elems = max(8, vector)
+        group = 1 << max(0, (ceil(n / elems) - 1).bit_length())
+        group = int(choice.get("group", min(max(group, 1), threads)))
+        kept = up(ceil((n + vector - 1) / group), vector)
+        if (self.along or len(self.g.roles) > 1) and kept <= max(KEPT // max(1, len(loads)), elems) and "elems" not in choice:
+            elems = kept
+        return ir.Place("rows", threads // 32, group=group, elems=up(int(choice.get("elems", elems)), vector), vector=vector)
+
+    def _row_step(self, e: Load) -> int | None:
+        """The stride of the load along the innermost row axis."""
+        array = next((a for a in self.s.inputs if a.name == e.source), None)
+        if array is None:
+            return None
+        found = [s for d, s in zip(e.dims, array.strides, strict=True) if d in self.rows and s == 1]
+        return found[0] if found else None
+
+    def _choose_segment(self) -> int:
+        """The length of a segment of the stream, or 0: from the row's own extent."""
+        s = self.s
+        if len(self.g.roles) > 1 or self.along or s.segmented:
+            return 0
+        n, tile = s.extents[self.stream], self.place.group * self.place.elems
+        wanted = s.choice.get("segment")
+        if wanted is None:
+            wanted = max(SEGMENT_ELEMENTS, ceil(n / SEGMENTS)) if n >= 2 * SEGMENT_ELEMENTS else 0
+        length = up(int(wanted), tile)
+        return length if length and ceil(n / length) > 1 else 0
+
+    # ---- statements
+    def levels(self) -> tuple[tuple[tuple[str, Expr | None], ...], ...]:
+        """The states of the passes, level by level, each with its rebase."""
+        return tuple(tuple((a.name, self.rebases.get(a.name)) for a in level) for r in self.g.roles for level in r.levels)
+
+    def _finish(self, r: Roles) -> ir.Finish:
+        return ir.Finish(tuple(tuple((a.name, self.rebases.get(a.name)) for a in level) for level in r.levels))
+
+    def phases(self) -> list[ir.Phase]:
+        place = self.place
+        tile = place.group * place.elems
+        fits = self.s.extents[self.stream] + place.vector - 1 <= tile
+        loads = tuple(sorted(self._loads(), key=repr))
+        once = fits and (len(self.g.roles) > 1 or bool(self.along)) and bool(loads)
+        body: list[ir.Stmt] = [ir.Fetch(loads, True)] if once else []
+        fetch = (ir.Fetch(loads),) if loads and not once else ()
+        for r in self.g.roles:
+            body += [ir.Loop(self.stream, tile, (*fetch, *self.pass_statements(r))), self._finish(r)]
+        if self.along:
+            stores = tuple((self.s.outputs[i].name, e) for i, e in self.along)
+            body.append(ir.Loop(self.stream, tile, (*fetch, ir.Sweep("stream", (), stores))))
+        grid = tuple(ir.Grid(x) for x in self._order())
+        name, laws = f"over_{self.stream}", tuple(law(a) for a in self.accs.values())
+        if not self.segment:
+            own = ir.Phase(name, grid, (*body, *self.results()), "", self.stream, states=self.states(), laws=laws, place=place)
+            return [*self.before, own]
+        self.s.segmented = True
+        parts = self._parts()
+        cut = (ir.Grid(SEGMENT, self.segment), *grid)
+        own = ir.Phase(name, cut, (*body, ir.Partial(parts)), "", self.stream, states=self.states(), laws=laws, place=place)
+        whole = ir.Place("rows", place.warps, group=MERGE_GROUP)
+        merge = ir.Phase("merge", grid, (ir.Merge(self.levels(), parts), *self.results()), "", self.stream, states=self.states(False),
+                         place=whole)  # fmt: skip
+        return [*self.before, own, merge]
+
+    def _order(self) -> tuple[str, ...]:
+        """The row axes; the one that loads run along last, so that neighbour items are neighbours in memory."""
+        if self.place.along == "stream":
+            return self.rows
+        counts = dict.fromkeys(self.rows, 0)
+        for e in self._loads():
+            array = next((a for a in self.s.inputs if a.name == e.source), None)
+            for d, s in zip(e.dims, array.strides if array else (), strict=False):
+                if d in counts and s == 1:
+                    counts[d] += 1
+        return tuple(sorted(self.rows, key=lambda x: counts[x]))
+
+    def states(self, keep: bool = True) -> tuple[ir.State, ...]:
+        kept = frozenset().union(*(r.keep for r in self.g.roles)) if keep else frozenset()
+        kept |= {e.name for r in self.rebases.values() for e in nodes(r) if isinstance(e, Acc)} & set(self.accs) if keep else set()
+        return tuple(ir.State(a.name, a.op, False, (), a.k, a.out, a.name in kept) for a in self.accs.values())
+
+    def _parts(self) -> tuple[tuple[str, str, str], ...]:
+        """Buffers for the segments' states, over the rows and the segments."""
+        out = []
+        for st in self.states(False):
+            dims = (SEGMENT, *self.rows, *([st.out] if st.k else []))
+            sizes = tuple(ir.Size(self.stream, divide=self.segment) if d == SEGMENT else ir.Size(d) for d in dims)
+            names = [f"part{self.number}_{st.name}", f"part{self.number}_{st.name}_at" if MONOIDS[st.op].state != "value" else ""]
+            for n in filter(None, names):
+                self.s.buffers.append(ir.Buffer(n, dims, sizes, shared=True))
+            out.append((st.name, names[0], names[1]))
+        return tuple(out)
+
+
+def up(n: int, m: int) -> int:
+    """n rounded up to a multiple of m."""
+    return -(-n // m) * m

@@ -1,0 +1,111 @@
+"""Cascade + GPU + extents -> Kernel for CUDA: which form each phase takes, and who computes what in it.
+
+Groups of passes, roles of axes, levels, rebases and results are those of `schedule.py`. Forms, in the order they are tried:
+
+mma    products on tensor cores (`cuda_tiles.py`)
+tile   products and accumulators with columns, tiles in shared memory (`cuda_general.py`)
+rows   everything else: threads side by side along a row, states in registers (`cuda_rows.py`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from . import cuda_general, cuda_rows, cuda_tiles
+from .cascade import Cascade, check
+from .codegen import kernel as ir
+from .codegen.kernel_check import check as check_kernel
+from .expr import Expr
+from .gpu import Gpu
+from .phase import PhaseBuilder
+from .schedule import Group, Scheduler
+
+ELEMENT_THREADS = 256
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """What the shared scheduling logic asks of a processor; a GPU thread works on one number at a time."""
+
+    isa: str = "cuda"
+    vector_bytes: int = 4
+    cores: int = 1
+    l1: int = 32 << 10
+    l2: int = 1 << 20
+    l3: int = 1 << 30
+
+
+def schedule(
+    cascade: Cascade,
+    extents: Mapping[str, int],
+    strides: Mapping[Any, Sequence[int]],
+    gpu: Gpu,
+    choice: Mapping[str, Any] | None = None,
+) -> ir.Kernel:
+    """The Kernel of a cascade on a GPU.
+
+    extents, strides: as in `schedule.schedule`. choice: decisions to overrule: form ("mma", "tile", "rows": the first to try),
+    segment (elements of the stream, 0 for none), threads, group, elems. Raises Unsupported where the Kernel has no form."""
+    check(cascade)
+    return CudaScheduler(cascade, dict(extents), strides, gpu, dict(choice or {})).kernel()
+
+
+class CudaScheduler(Scheduler):
+    """Scheduler for a GPU."""
+
+    def __init__(self, c: Cascade, extents: dict[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu, choice: dict[str, Any]):
+        self.gpu = gpu
+        super().__init__(c, extents, strides, _Sizes(), choice)
+
+    def kernel(self) -> ir.Kernel:
+        groups = self.groups()
+        self._place_outputs(groups)
+        phases: list[ir.Phase] = []
+        for n, g in enumerate(groups):
+            phases += self.builder(g, n).phases()
+        phases += [self._map_phase(i, e) for i, e in self.late]
+        kernel = ir.Kernel(
+            "redfuser_kernel", self.real, 1, tuple(self.extents), self.inputs, self.outputs, tuple(self.buffers), tuple(phases),
+            self.flag_axes,
+        )  # fmt: skip
+        check_kernel(kernel)
+        return kernel
+
+    def builder(self, g: Group, number: int) -> PhaseBuilder:
+        """What lowers a group of passes: the first form that fits."""
+        buffers = list(self.buffers)
+        for form in FORMS[FORMS.index(self.choice.get("form", FORMS[0])) :]:
+            made = _BUILDERS[form](self, g, number)
+            if made is not None:
+                return made
+            self.buffers = list(buffers)
+        raise AssertionError("rows is a form for every group")
+
+    def element_phase(self, name: str, target: str, e: Expr, dims: Sequence[str]) -> ir.Phase:
+        """target[dims] = e, an element a thread."""
+        place = ir.Place("elements", ELEMENT_THREADS // 32)
+        return ir.Phase(name, tuple(ir.Grid(a) for a in dims), (ir.Store(target, e),), place=place)
+
+    def total(self, axes: Sequence[str]) -> int:
+        return prod(self.extents[a] for a in axes)
+
+
+def _rows(s: CudaScheduler, g: Group, number: int) -> PhaseBuilder | None:
+    return cuda_rows.RowsBuilder(s, g, number)
+
+
+def _tile(s: CudaScheduler, g: Group, number: int) -> PhaseBuilder | None:
+    return cuda_general.builder(s, g, number)
+
+
+def _mma(s: CudaScheduler, g: Group, number: int) -> PhaseBuilder | None:
+    return cuda_tiles.builder(s, g, number)
+
+
+_BUILDERS = {"mma": _mma, "tile": _tile, "rows": _rows}
+FORMS = tuple(_BUILDERS)
+
+
