@@ -20,8 +20,8 @@ Shape = tuple[str | int, ...]
 @dataclass(frozen=True)
 class Bench:
     """function: (namespace, *arrays) -> result. inputs: name -> shape in letters of `sizes`, or (shape, kind): "normal",
-    "positive", "label:v" (integers below v). flops: of multiply-adds (each counts two), in terms of `sizes`. torch: (torch,
-    *tensors). named: contender's name -> (torch, *tensors). onnx: (operator, domain, attributes, inputs laid out for it).
+    "positive", "small", "e4m3" (small, in float8), "label:v" (integers below v). flops:
+    of multiply-adds (each counts two), in terms of `sizes`. torch: (torch, *tensors). named: contender's name -> (torch, *tensors). onnx: (operator, domain, attributes, inputs laid out for it).
     reuse: write into one output array again and again, where a contender can. goal: wanted speed relative to the best stock
     contender. numpy: a better NumPy spelling than `function`. check_rows: compare only this many leading rows with float64."""
 
@@ -60,6 +60,9 @@ def _values(kind: str, shape: tuple[int, ...], sizes: Mapping[str, int], rng: np
     if kind.startswith("label:"):
         return rng.integers(0, sizes[kind[6:]], shape)
     wide = np.float64 if dtype == "float64" else np.float32
+    if kind in ("small", "e4m3"):
+        values = rng.standard_normal(shape, dtype=wide) * wide(0.05)
+        return values.astype(ml_dtypes.float8_e4m3fn if kind == "e4m3" else ml_dtypes.bfloat16 if dtype == "bfloat16" else wide)
     values = rng.standard_normal(shape, dtype=wide) if kind == "normal" else rng.random(shape, dtype=wide) + wide(0.1)
     return values.astype(ml_dtypes.bfloat16) if dtype == "bfloat16" else values
 

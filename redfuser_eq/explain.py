@@ -15,6 +15,7 @@ from typing import Any
 from .cascade import Accumulator, Pass
 from .cost import cost
 from .expr import Expr, Index, Load, Output, Prev, Program, Source, nodes
+from .gpu import GPUS
 from .notation import condition_text, formula, law_text, number, shared, wrap
 from .plan import Plan
 
@@ -66,7 +67,7 @@ class Explanation:
     def lines(self, width: int = WIDTH) -> list[Line]:
         """The whole explanation, line by line."""
         plan = self.plan
-        return self._layout(width, _heading(self), _program(plan), _counts(plan), _turned_down(plan), _laws(plan))
+        return self._layout(width, _heading(self), _program(plan), _counts(plan), _kernels(plan), _turned_down(plan), _laws(plan))
 
     def _layout(self, width: int, *sections: Iterable[_Entry]) -> list[Line]:
         out: list[Line] = []
@@ -227,6 +228,31 @@ def _counts(plan: Plan) -> Iterator[_Entry]:
     yield _Entry("search", f"{end}, {r.rows} rows, rules {r.rule_set!r}; {spent}", margin=_MARGIN)
     if r.target:
         yield _Entry("runs on", r.target, margin=_MARGIN)
+
+
+def _kernels(plan: Plan) -> Iterator[_Entry]:
+    """What each launch on a GPU would cost, where the plan is for one and sizes are known."""
+    extents = {a: n for a, n in plan.program.extents.items() if n}
+    if plan.device.kind != "cuda" or len(extents) < len(plan.program.extents):
+        return
+    from . import gpu_model  # late: only plans for GPUs need the scheduler
+    from .schedule import Unsupported
+
+    gpu = GPUS.get(plan.device.name, GPUS["h200"])
+    try:
+        predictions = gpu_model.predict(plan.cascade, extents, gpu)
+    except Unsupported as error:
+        yield _Entry("kernels", f"none for CUDA: {error}", margin=_MARGIN, style="yellow")
+        return
+    yield _Entry(f"kernels, as modelled for an {gpu.name}", style="bold")
+    for n, p in enumerate(predictions, 1):
+        work = {"B": p.read + p.written, "flop on tensor cores": sum(p.tensor.values()), "special functions": p.special}
+        parts = [quantity(x, unit) for unit, x in work.items() if x]
+        each = f"{p.threads} threads" + (f" and {quantity(p.shared, 'B')}" if p.shared else "")
+        parts.append(f"{p.blocks} blocks of {each}, {p.occupancy.blocks} a multiprocessor")
+        if p.barriers:
+            parts.append(f"{p.barriers} barrier{'s' * (p.barriers > 1)} a tile")
+        yield _Entry(f"{n}. {p.name}", f"{quantity(p.seconds, 's')}, bound by {p.bound}: {'; '.join(parts)}", 2, _LAW_MARGIN)
 
 
 def _turned_down(plan: Plan) -> Iterator[_Entry]:

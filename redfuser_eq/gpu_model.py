@@ -161,6 +161,8 @@ class _Count:
         return -(-self.extents[self.phase.stream if g.axis == ir.SEGMENT else g.axis] // g.step)
 
     def _blocks(self, grid: list[int]) -> int:
+        if self.place.form == "elements":
+            return -(-math.prod(grid) // self.place.threads)
         if self.place.form != "rows" or not grid:
             return math.prod(grid)
         return math.prod(grid[:-1]) * -(-grid[-1] // max(1, self.place.threads // self.place.group))
