@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from typing import Any
 
 from redfuser_eq.errors import IRError
@@ -14,29 +15,48 @@ from .c_expr import identifier
 from .cuda_expr import TYPES, CudaNames
 from .cuda_mma import FragmentPhase
 from .cuda_rows import RowsPrinter
-from .kernel import SEGMENT, Kernel, Phase, Size
+from .cuda_tile import TilePrinter
+from .cuda_scan import ScanPrinter
+from .kernel import SEGMENT, Buffer, Kernel, Phase, Scan, Size, statements
 from .launch import CudaProgram, Launch, Scratch
 from .primitives import paste
 
 
-def emit(kernel: Kernel, gpu: Gpu) -> CudaProgram:
-    """The CUDA program of a kernel whose phases have places. Raises IRError where a statement has none in its form, and
+def emit(kernel: Kernel, gpu: Gpu, *, guarded: bool = False) -> CudaProgram:
+    """The CUDA program of a kernel whose phases have places. guarded: every launch takes one more pointer, ("guard",), and does
+    nothing while the byte there is 0. Raises IRError where a statement has none in its form, and
     BackendError where a primitive needs a newer GPU."""
     names = CudaNames(kernel)
     for a in kernel.extent_names:
         names.extent(a)
     texts, launches = [], []
     for n, p in enumerate(kernel.phases):
-        text, launch = _phase(names, p, n)
+        text, launch = _phase(names, p, n, guarded)
         texts.append(text)
         launches.append(launch)
     code = indent(texts)
     head = f"/* {_comment(kernel.name)}\n{''.join(f'   {_comment(x)}' + chr(10) for x in kernel.notes)}*/\n"
     text = f"{head}{paste(code, gpu.capability)}typedef {kernel.real} real;\n{code}\n"
     used = {a[1] for x in launches for a in x.args if a[0] == "buffer"}
-    buffers = tuple(Scratch(b.name, 4 if kernel.real == "float" else 8, b.sizes) for b in kernel.buffers if b.name in used)
+    element = 4 if kernel.real == "float" else 8  # a flag, the only buffer without dimensions, starts at something other than 0
+    buffers = tuple(Scratch(b.name, element, b.sizes, None if b.dims else 1) for b in kernel.buffers if b.name in used)
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
     return CudaProgram(text, tuple(launches), buffers, gpu.capability, key, kernel.flag_axes)
+
+
+def _scratch(k: Kernel, b: Buffer) -> Scratch:
+    """A buffer's place in memory; the flags of scans start at zero."""
+    cut = {g.step: p.stream for p in k.phases for g in p.grid if g.axis == SEGMENT}
+    scanned = any(isinstance(s, Scan) and s.flag == b.name for p in k.phases for s in statements(p.body))
+    return Scratch(b.name, 4 if k.real == "float" else 8, tuple(_run_time(s, cut) for s in b.sizes), 0 if scanned else None)
+
+
+def _run_time(s: Size, cut: dict[int, str]) -> Size:
+    """A size in extents alone: the number of segments is that of the tiles of the stream."""
+    if s.axis != SEGMENT:
+        return s
+    ((step, stream),) = cut.items()
+    return replace(s, axis=stream, divide=step)
 
 
 def printer(names: CudaNames, phase: Phase) -> Any:
@@ -45,18 +65,25 @@ def printer(names: CudaNames, phase: Phase) -> Any:
         raise IRError(f"phase {phase.name!r} has no place on a GPU")
     if phase.place.form in ("rows", "elements"):
         return RowsPrinter(names, phase)
+    if phase.place.form == "scan":
+        return ScanPrinter(names, phase)
     if phase.place.form == "mma":
         return FragmentPhase(names, phase)
+    if phase.place.form == "tile":
+        return TilePrinter(names, phase)
     raise IRError(f"phase {phase.name!r}: no printer for the form {phase.place.form!r}")
 
 
-def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
+def _phase(names: CudaNames, p: Phase, number: int, guarded: bool) -> tuple[str, Launch]:
     made = printer(names, p)
     lines: list[str] = made.body()
     name = f"phase_{number}_{identifier(p.name)}"
     sizes = _sizes(names, p, "\n".join(lines))
     used = set(re.findall(r"\w+", "\n".join([*sizes, *lines])))
     chosen = [(kind, text, arg) for kind, text, arg in _parameters(names, names.k) if text in used]
+    if guarded:
+        chosen.append(("const u8 *__restrict__ ", "guard", ("guard",)))
+        lines = ["if (*guard == 0) return;", *lines]
     laws = [f"  /* {_comment(x)} */" for x in p.laws]
     assert p.place is not None
     params = ", ".join(f"{kind}{text}" for kind, text, _ in chosen)
@@ -76,7 +103,7 @@ def _parameters(names: CudaNames, k: Kernel) -> list[tuple[str, str, tuple[Any, 
         out.append((f"{TYPES[a.dtype]} *__restrict__ ", names.array(a), ("out", i)))
     if k.flag_axes is not None:
         out.append(("u8 *__restrict__ ", "flags", ("flags",)))
-    out += [("real *__restrict__ ", names.get("buf", b.name), ("buffer", b.name)) for b in k.buffers]
+    out += [("real *__restrict__ ", names.get("buf", b.name), ("buffer", b.name)) for b in k.buffers if b.shared]
     out += [("const i64 ", names.extent(a), ("extent", a)) for a in k.extent_names]
     for a in k.inputs:
         out += [("const i64 ", f"{names.array(a)}_s{d}", ("in_stride", a.name, d)) for d, s in enumerate(a.strides) if s is None]

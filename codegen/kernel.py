@@ -6,6 +6,7 @@ Grammar
     Stmt    = Loop(axis, step, Stmt*)                               sequential, over tiles of an axis
             | Skip(Bound*)                                          leave tiles on which an affine mask is false everywhere
             | Sweep | Contract | Dot | Pack                         element-wise and folds; products in register blocks; repacking
+            | Remember | Recall                                     parameters of each tile, for values saved in it
             | Rebase | Columns | ColumnRebase                       move state to new parameters; accumulate over extra axes
             | Partial | Merge | Store | Flag                        segments; results; rows that need the plain program
             | Scan | Summarise                                      once a launch: is an operand finite; what a mask leaves of each tile
@@ -146,7 +147,7 @@ class Skip:
 class Sweep:
     """One traversal of the tile: fold lifts, store element-wise values. guard: accumulators; a row on which all of them
     are still at their identity adds nothing. unroll: independent vectors in flight; prefetch: elements ahead. past_cache: the
-    one store goes to memory past the caches. ahead: what to fetch of the item after this one."""
+    one store goes to memory past the caches."""
 
     lanes: str
     folds: tuple[Fold, ...]
@@ -155,7 +156,6 @@ class Sweep:
     unroll: int = 1
     prefetch: int = 0
     past_cache: bool = False
-    ahead: tuple[Load, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -250,6 +250,22 @@ class ColumnRebase:
 
 
 @dataclass(frozen=True)
+class Remember:
+    """Keep these states' values for the tile at hand: (state, buffer over [tile of the stream][row]). step: of the tiles."""
+
+    items: tuple[tuple[str, str], ...]
+    step: int
+
+
+@dataclass(frozen=True)
+class Recall:
+    """In a later traversal: what was remembered of the tile becomes the states' previous values."""
+
+    items: tuple[tuple[str, str], ...]
+    step: int
+
+
+@dataclass(frozen=True)
 class Partial:
     """Write the item's states to its segment's buffers: (state, buffer of values, buffer of positions or "")."""
 
@@ -338,8 +354,8 @@ Stmt: TypeAlias = (
 class Place:
     """Which thread of a CUDA block holds which elements of a tile.
 
-    form: "rows" (states in registers), "elements" (no stream), "tile" (tiles and states in shared memory) or "mma" (fragments of
-    16 x 8 accumulators of matrix instructions). warps: of the block.
+    form: "rows" (states in registers), "elements" (no stream), "scan" (Scan and Summarise), "tile" (tiles and states in shared
+    memory) or "mma" (fragments of 16 x 8 accumulators of matrix instructions). warps: of the block.
     rows: group: threads that share a row; the block does threads / group points of the last grid axis at once. elems: elements
     of the stream a thread holds of a tile, `vector` of them consecutive. along: which neighbour threads walk, "stream" or "row".
     mma: fragments: blocks of 16 rows that a warp holds. stages: tiles of operands in flight."""
@@ -451,6 +467,11 @@ def _text(x: Any) -> str:
     if isinstance(x, (set, frozenset)):
         return "{" + ",".join(sorted(map(str, x))) + "}"
     return repr(x)
+
+
+def folds_of(s: Stmt) -> tuple[Fold, ...]:
+    """The folds of lifts that a statement does."""
+    return s.folds if isinstance(s, (Sweep, Contract)) else (s.fold,) if isinstance(s, Columns) else ()
 
 
 def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:

@@ -1,0 +1,297 @@
+"""State of a tile's rows in registers: folds, rebases, one state a row, results."""
+
+from __future__ import annotations
+
+from redfuser_eq.errors import IRError
+from redfuser_eq.expr import Const, Expr, Index, Load
+from redfuser_eq.ops import MONOIDS
+
+from .c_expr import Place, Scope, _offsets
+from .cuda_expr import GROUP, CudaNames, combine, literal
+from .cuda_fragment import FragmentValues
+from .cuda_state import StateCode
+from .kernel import Finish, Flag, Fold, Partial, Phase, Rebase, State, Store, Sweep, statements
+
+NARROW = ("f16", "bf16")
+
+
+class FragmentStates(StateCode):
+    """Prints the statements that fold, move and store row states. `at` holds the places of the axes bound so far, `cells`
+    what lies in registers. split: states that stay split over the lanes of a row until Finish. total: elements past the end
+    are in the tile, and add nothing."""
+
+    def __init__(self, names: CudaNames, phase: Phase):
+        super().__init__(names, phase)
+        if phase.place is None:
+            raise IRError(f"phase {phase.name!r} has no place on a GPU")
+        self.place = phase.place
+        self.cells: dict[str, str] = {}
+        self.rows = 2 * phase.place.fragments
+        self.split = {n for s in statements(phase.body) if isinstance(s, Finish) for level in s.levels for n, _ in level}
+        self.total = False
+        self.step = 0
+
+    def cell(self, s: State, suffix: str = "", at: dict[str, Place] | None = None) -> str:
+        return f"{self.names.get('acc', s.name)}{suffix}[h]"
+
+    def wide(self, s: State) -> bool:
+        return False
+
+    # ---- places
+    @property
+    def row_count(self) -> str:
+        return self.names.count(self.phase.row)
+
+    def over_rows(self, body: list[str]) -> list[str]:
+        """A loop over the thread's rows. Rows past the end read the last one and store nothing."""
+        words = "\n".join(body)
+        at = f"warp * {8 * self.rows} + h / 2 * 16 + h % 2 * 8 + lane / 4"
+        out = [f"const bool live = {at} < {self.row_count};"] if "live" in words else []
+        out += [f"const int row = imin({at}, {self.row_count} - 1);"] if "row" in words else []
+        return [f"UNROLL for (int h = 0; h < {self.rows}; h++) {{", *out, *body, "}"]
+
+    def over_elements(self, body: list[str]) -> list[str]:
+        pos = "const int pos = u / 2 * 8 + lane % 4 * 2 + u % 2;"
+        return [f"UNROLL for (int u = 0; u < {self.step // 4}; u++) {{", *([pos] if "pos" in "\n".join(body) else []), *body, "}"]
+
+    def elements(self, scopes: list[Scope], mode: str = "lift", inside: str = "", column: str = "", near: bool = False) -> FragmentValues:
+        places = {self.phase.row: Place(self.names.start(self.phase.row), "row")} if self.phase.row else {}
+        if self.step:
+            places[self.phase.stream] = Place(self.names.start(self.phase.stream), "pos")
+        return FragmentValues(self.names, self.phase, {**self.at, **places}, scopes, self.cells, mode, inside, column, near)
+
+    def variants(self, lines: list[str], tested: list[str]) -> list[str]:
+        """Whole tiles test nothing."""
+        return lines if lines == tested else ["if (!cut) {", *lines, "} else {", *tested, "}"]
+
+    def inside(self) -> str:
+        """Text that is false past the end of the stream."""
+        return f"{self.names.start(self.phase.stream)} + pos < {self.names.extent(self.phase.stream)}"
+
+    # ---- sweeps
+    def do_sweep(self, s: Sweep) -> list[str]:
+        counts = [(f, f.lift) for f in s.folds if f.op == "sum" and isinstance(f.lift, Const)]
+        folds = tuple(f for f in s.folds if all(f is not c for c, _ in counts))
+        whole = tuple(f for f in folds if f.acc not in self.split)
+        held = {f.acc: self.names.fresh("f") for f in whole}
+        body = [f"float {held[f.acc]} = {literal(MONOIDS[f.op].identity)};" for f in whole]
+        lines = self._swept(s, folds, held, False)
+        lines = lines if self.total else self.variants(lines, self._swept(s, folds, held, True))
+        if folds or s.stores:
+            body += [f"if (!({self.at_identity(s.guard, False)})) {{", *lines, "}"] if s.guard else lines
+        for f in whole:
+            body += self._close(f, held[f.acc])
+        for f, c in counts:
+            start, end = self.names.start(self.phase.stream), self.names.extent(self.phase.stream)
+            add = f"{literal(float(c.value))} * (float)imin({self.step}, (int){end} - {start})"
+            body += [*self._save_old(self.states[f.acc]), f"{self.cell(self.states[f.acc])} += {add};"]
+        return self.over_rows(body)
+
+    def _swept(self, s: Sweep, folds: tuple[Fold, ...], held: dict[str, str], tested: bool) -> list[str]:
+        row, element = Scope(frozenset((self.phase.row,)), []), Scope(frozenset((self.phase.stream,)), [])
+        el = self.elements([row, element], inside="inside" if tested else "")
+        lines: list[str] = []
+        for f in folds:
+            lines += self._fold(f, held.get(f.acc, ""), el)
+        for target, e in s.stores:
+            lines += self._put_element(target, e, el)
+        test = [f"const bool inside = {self.inside()};"] if tested else []
+        return ["{", *row.lines, *self.over_elements([*test, *element.lines, *lines]), "}"]
+
+    def _fold(self, f: Fold, held: str, el: FragmentValues) -> list[str]:
+        """Fold an element's lift into a register of the row."""
+        s = self.states[f.acc]
+        if s.indexed:
+            return self._fold_indexed(f, s, el)
+        reg = held or self.cell(s)
+        product = el.product(f.lift) if f.op == "sum" and not el.inside else None
+        if product:
+            return [f"{reg} = fmaf({product[0]}, {product[1]}, {reg});"]
+        v = el.value(f.lift)
+        v = f"({el.inside} ? {v} : {literal(MONOIDS[f.op].identity)})" if el.inside else v
+        return [f"{reg} = {fold(f.op, reg, v, f.loose)};"]
+
+    def _fold_indexed(self, f: Fold, s: State, el: FragmentValues) -> list[str]:
+        """Elements of a lane come in order, so that only a better one, or the first NaN, can take the place."""
+        v, index, sign = el.value(f.lift), el.value(Index(self.phase.stream)), MONOIDS[f.op].best
+        reg, at = self.cell(s), self.cell(s, "_at")
+        test = f"{el.inside} && " if el.inside else ""
+        if s.k:
+            return [f"if ({test}ahead<{sign}>({v}, {index}, {reg}[{s.k - 1}], {at}[{s.k - 1}])) "
+                    f"insert<{s.k}, {sign}>({reg}, {at}, {v}, {index});"]  # fmt: skip
+        better = f"!({v} {'<=' if sign > 0 else '>='} {reg})"
+        return [f"if ({test}{better} && ahead<{sign}>({v}, {index}, {reg}, {at})) {reg} = {v}, {at} = {index};"]
+
+    def _close(self, f: Fold, held: str) -> list[str]:
+        """Fold the lanes of a row, then its state."""
+        s = self.states[f.acc]
+        lanes = f"{held} = {GROUP[f.op]}<4>({held});"
+        return [lanes, *self._save_old(s), f"{self.cell(s)} = {fold(f.op, self.cell(s), held, f.loose)};"]
+
+    def _save_old(self, s: State) -> list[str]:
+        return [f"{self.cell(s, '_old')} = {self.cell(s)};"] if s.keep and s.name not in self.rebased else []
+
+    def _put_element(self, target: str, e: Expr, el: FragmentValues) -> list[str]:
+        v = el.value(e)
+        if target in self.cells:
+            return [f"{self.cells[target]} = {f'{el.inside} ? {v} : 0.0f' if el.inside else v};"]
+        return [f"if (live{f' && {el.inside}' if el.inside else ''}) {self._put(target, e, el)}"]
+
+    def address(self, target: str, el: FragmentValues) -> tuple[str, str]:
+        """(text of the address, dtype tag) of an element of an array or a buffer in memory."""
+        array, b = self.names.k.array(target), self.names.k.buffer(target)
+        dims = array.dims if array is not None else b.dims if b is not None else ()
+        base, steps, tag, _ = el.memory(Load(target, dims))
+        return " + ".join([base, *_offsets([(el.at[d].whole, s) for d, s in zip(dims, steps, strict=True)])]), tag
+
+    def _put(self, target: str, e: Expr, el: FragmentValues) -> str:
+        at, tag = self.address(target, el)
+        v = el.value(e)
+        return f"*({at}) = {v};" if tag == "real" else f"put_{tag}({at}, {v});"
+
+    # ---- rebases
+    def do_rebase(self, s: Rebase) -> list[str]:
+        scope = Scope(frozenset((self.phase.row,)), [])
+        el = self.elements([scope], "rebase")
+        el.own = frozenset(n for n, _ in s.items)
+        keep = [f"{self.cell(self.states[n], '_old')} = {self.cell(self.states[n])};" for n, _ in s.items if self.states[n].keep]
+        new = [(self.cell(self.states[n]), self.names.fresh("n"), el.value(e)) for n, e in s.items]
+        factors = [(f"{self.names.get('reg', b)}[h]", el.value(e), d) for b, e, d in s.factors]
+        body = [*scope.lines, *(f"const float {i} = {v};" for _, i, v in new), *(f"{cell} = {i};" for cell, i, _ in new)]
+        body += [f"{cell} = {v};" for cell, v, _ in factors]
+        if not s.params or all(self.states[p].op in ("max", "min") for p in s.params):
+            return self.over_rows([*keep, *body])  # exactly 1 where nothing moved, and a step from the identity counts as none
+        start = [f"{cell} = {literal(d)};" for cell, _, d in factors]
+        return self.over_rows([*keep, *start, f"if ({self.moved(s.params)}) {{", *body, "}"])
+
+    # ---- one state a row
+    def do_finish(self, s: Finish) -> list[str]:
+        body: list[str] = []
+        for n, _ in (x for level in s.levels for x in level):
+            state, sign = self.states[n], MONOIDS[self.states[n].op].best
+            reg, at = self.cell(state), self.cell(state, "_at")
+            if not state.indexed:
+                body.append(f"{reg} = {GROUP[state.op]}<4>({reg});")
+            elif state.k:
+                body.append(f"group_list<4, {state.k}, {sign}>({reg}, {at});")
+            else:
+                body.append(f"group_best<4, {sign}>({reg}, {at}); if ({at} < 0.0f) {at} = 0.0f;")
+        return self.over_rows(body) if body else []
+
+    # ---- results
+    def do_store(self, s: Store) -> list[str]:
+        row = Scope(frozenset((self.phase.row,)), [])
+        if not s.columns:
+            put = self._put(s.target, s.expr, self.elements([row], "final"))
+            return self.over_rows([*row.lines, f"if (live && lane % 4 == 0) {put}"])
+        (d,) = s.columns
+        listed = next((x for x in self.phase.states if x.out == d), None)
+        inner = Scope(frozenset((d,)), [])
+        if listed is not None:
+            self.at[d] = Place("0", "entry")
+            put = self._put(s.target, s.expr, self.elements([row, inner], "final"))
+            entries = [f"UNROLL for (int entry = 0; entry < {listed.k}; entry++) {{", *inner.lines, put, "}"]
+            return self.over_rows([*row.lines, "if (live && lane % 4 == 0)", *entries])
+        array = self.names.k.array(s.target)
+        if array is not None and array.dtype in NARROW and array.strides[array.dims.index(d)] == 1:
+            body = self._store_pairs(s, d, row, inner)
+        else:
+            put = self._put(s.target, s.expr, self._column_elements([row, inner], d))
+            body = self._over_columns(d, [*inner.lines, f"if (live && {self._column_inside(d)}) {put}"])
+        return self.over_rows([*row.lines, *body])
+
+    def _column_elements(self, scopes: list[Scope], d: str, near: bool = False) -> FragmentValues:
+        self.at[d] = Place(self.at[d].start if d in self.at else "0", "column")
+        return self.elements(scopes, "final", column="[h / 2][n][h % 2 * 2 + e]", near=near)
+
+    def _column_inside(self, d: str) -> str:
+        return f"{self.at[d].whole} < {self.names.extent(d)}"
+
+    def _over_columns(self, d: str, body: list[str]) -> list[str]:
+        return [f"UNROLL for (int n = 0; n < {self.column_blocks(d)}; n++) UNROLL for (int e = 0; e < 2; e++) {{",
+                "const int column = n * 8 + lane % 4 * 2 + e;", *body, "}"]  # fmt: skip
+
+    def column_blocks(self, d: str) -> int:
+        """Blocks of eight columns that a fragment holds."""
+        raise NotImplementedError
+
+    def _store_pairs(self, s: Store, d: str, row: Scope, inner: Scope) -> list[str]:
+        """Two neighbours at once where they lie in one aligned word."""
+        array = self.names.k.array(s.target)
+        assert array is not None
+        el = self._column_elements([row, inner], d, near=True)
+        value, (at, tag) = el.value(s.expr), self.address(s.target, el)
+        name, inside = self.names.array(array), self._column_inside(d)
+        odd = " | ".join([f"(i64){name} / 2", *(f"{name}_s{i}" for i, st in enumerate(array.strides) if st is None)])
+        return [f"const bool paired = (({odd}) & 1) == 0;", f"UNROLL for (int n = 0; n < {self.column_blocks(d)}; n++) {{", "float v[2];",
+                "UNROLL for (int e = 0; e < 2; e++) {", "const int column = n * 8 + lane % 4 * 2 + e; (void)column;", *inner.lines,
+                f"v[e] = {value};", "}", "const int first = n * 8 + lane % 4 * 2;",
+                f"if (live && paired && {self.at[d].start} + first + 1 < {self.names.extent(d)}) {{ const int column = first; "
+                f"*(u32 *)({at}) = pack_{tag}(v[0], v[1]); }}",
+                "else if (live) UNROLL for (int e = 0; e < 2; e++) {", "const int column = first + e;",
+                f"if ({inside}) put_{tag}({at}, v[e]);", "}", "}"]  # fmt: skip
+
+    def do_flag(self, s: Flag) -> list[str]:
+        """A row with an accumulator that is not finite: a NaN or an infinity times 0 is a NaN."""
+        body: list[str] = ["float bad = 0.0f;"]
+        for n in s.accs:
+            state = self.states[n]
+            name = self.names.get("acc", n)
+            if state.columns:
+                body.append(f"UNROLL for (int n = 0; n < {self.column_blocks(state.columns[0])}; n++) "
+                            f"UNROLL for (int e = 0; e < 2; e++) bad += 0.0f * {name}[h / 2][n][h % 2 * 2 + e];")  # fmt: skip
+            elif state.k:
+                body.append(f"UNROLL for (int k = 0; k < {state.k}; k++) bad += 0.0f * {name}[h][k];")
+            else:
+                body.append(f"bad += 0.0f * {name}[h];")
+        at = "0"
+        el = self.elements([Scope(frozenset(), [])])
+        for a in self.names.k.flag_axes or ():
+            at = f"({at} * {self.names.extent(a)} + {el.at[a].whole})"
+        return self.over_rows([*body, f"if (live && bad != 0.0f) flags[{at}] = 1;"])
+
+    def do_partial(self, s: Partial) -> list[str]:
+        out: list[str] = []
+        for n, values, positions in s.items:
+            for target, suffix in ((values, ""), (positions, "_at")):
+                if target:
+                    out += self._copy_out(self.states[n], target, suffix)
+        return out
+
+    def _copy_out(self, s: State, target: str, suffix: str) -> list[str]:
+        if s.columns:
+            (d,) = s.columns
+            el = self._column_elements([Scope(frozenset(), [])], d)
+            put = f"*({self.address(target, el)[0]}) = {el.state(s)};"
+            return self.over_rows(self._over_columns(d, [f"if (live && {self._column_inside(d)}) {put}"]))
+        each = ""
+        if s.k:
+            self.at[s.out] = Place("0", "entry")
+            each = f"UNROLL for (int entry = 0; entry < {s.k}; entry++) "
+        el = self.elements([Scope(frozenset(), [])])
+        return self.over_rows([f"if (live && lane % 4 == 0) {each}*({self.address(target, el)[0]}) = {el.state(s, suffix)};"])
+
+    # ---- declarations
+    def declared(self) -> list[str]:
+        """The states, at their identities."""
+        out = []
+        for s in self.phase.states:
+            name, identity = self.names.get("acc", s.name), literal(MONOIDS[s.op].identity)
+            if s.columns:
+                n8, m = self.column_blocks(s.columns[0]), self.place.fragments
+                out.append(f"float {name}[{m}][{n8}][4];")
+                out.append(f"UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {n8}; n++) "
+                           f"UNROLL for (int e = 0; e < 4; e++) {name}[m][n][e] = {identity};")  # fmt: skip
+                continue
+            each = f"[{s.k}]" if s.k else ""
+            fill, k = (f"UNROLL for (int k = 0; k < {s.k}; k++) ", "[k]") if s.k else ("", "")
+            arrays = [("", identity)] + ([("_old", identity)] if s.keep else []) + ([("_at", "-1.0f")] if s.indexed else [])
+            out += [f"float {name}{suffix}[{self.rows}]{each};" for suffix, _ in arrays]
+            sets = " ".join(f"{name}{suffix}[h]{k} = {start};" for suffix, start in arrays)
+            out.append(f"UNROLL for (int h = 0; h < {self.rows}; h++) {fill}{{ {sets} }}")
+        return out
+
+
+def fold(op: str, a: str, b: str, loose: bool) -> str:
+    """Text of the monoid on two floats; loose: NaN may be lost."""
+    return f"f{op}f({a}, {b})" if loose and op in ("max", "min") else combine(op, a, b)

@@ -1,0 +1,384 @@
+"""A phase on tensor cores as the body of a CUDA kernel: tiles in fragments, operands through shared memory, one flat pipeline.
+
+The steps of a loop are (tile of the stream, block of the inner axis). Each step waits for its operands at one barrier, starts the
+copies for a step a few ahead into the buffer that the barrier has just freed, and computes.
+"""
+
+from __future__ import annotations
+
+from redfuser_eq.errors import IRError
+from redfuser_eq.expr import Acc, Const, Expr, Load, Map, nodes
+from redfuser_eq.ops import MONOIDS
+
+from .c_expr import Place, Scope
+from .cuda_expr import CudaNames
+from .cuda_fragment_state import FragmentStates
+from .kernel import SEGMENT, Array, Bound, Buffer, Contract, Loop, Operand, Phase, Skip, Stage, Stmt, Sweep, statements
+
+
+class FragmentPhase(FragmentStates):
+    """Prints one phase. shared: bytes of dynamic shared memory, known after `body`. per_block: grid points of a block."""
+
+    per_block = 1
+
+    def __init__(self, names: CudaNames, phase: Phase):
+        super().__init__(names, phase)
+        self.shared = self.stays = 0
+        self.where: dict[str, str] = {}  # text of the address of a staged tile
+        self.loops = 0
+
+    # ---- sizes
+    def buffer(self, name: str) -> Buffer:
+        b = self.names.k.buffer(name)
+        if b is None:
+            raise IRError(f"nothing in the kernel is called {name!r}")
+        return b
+
+    def shape(self, name: str) -> tuple[int, int]:
+        """Rows and columns of a staged tile."""
+        rows, columns = (s.value for s in self.buffer(name).sizes)
+        return rows, columns
+
+    def bytes_of(self, name: str) -> int:
+        rows, columns = self.shape(name)
+        return rows * 128 * -(-columns // 64)
+
+    def column_blocks(self, d: str) -> int:
+        return next(s.nv for s in statements(self.phase.body) if isinstance(s, Contract) and s.j == d)
+
+    # ---- the whole
+    def body(self) -> list[str]:
+        """The body of the kernel, in which extents, strides and arrays have their names."""
+        head = ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32; (void)lane; (void)warp;", *self._grid()]
+        fragments = [f"float {self.names.get('reg', b.name)}[{self.rows}];" for b in self._row_buffers()]
+        body = [*self.declared(), *fragments, *self.block(self.phase.body)]
+        text = "\n".join(body)
+        staged = ["extern __shared__ __align__(1024) unsigned char dynamic[];", "const u32 sm = smem(dynamic);"] if self.shared else []
+        return [*head, *staged, *[x for x in self._alignments() if x.split()[2] in text], *body]
+
+    def _row_buffers(self) -> list[Buffer]:
+        used = {b for s in statements(self.phase.body) for b, _, _ in getattr(s, "factors", ())}
+        return [self.buffer(n) for n in sorted(used)]
+
+    def _grid(self) -> list[str]:
+        """Which tile a block is: the grid axes, the last one fastest; where tiles differ in cost, the later ones first."""
+        out = ["u32 rest = blockIdx.x; (void)rest;"]
+        for g in reversed(self.phase.grid):
+            if g.axis == SEGMENT:
+                index, n, stream = self.names.var(SEGMENT), self.names.extent(SEGMENT), self.names.extent(self.phase.stream)
+                out += [f"const int {index} = rest % (u32){n}; rest /= (u32){n};", f"const int segment_from = {index} * {g.step};",
+                        f"const int segment_to = imin((int){stream}, segment_from + {g.step});"]  # fmt: skip
+                self.at[SEGMENT] = Place(index)
+                continue
+            start, n = self.names.start(g.axis), f"(u32){self.names.extent(g.axis)}"
+            blocks = self.names.fresh("blocks")
+            out.append(f"const u32 {blocks} = ({n} + {g.step - 1}) / {g.step};")
+            index = f"rest % {blocks}"
+            if g.axis == self.phase.row and self.phase.shared_counter:
+                index = f"({blocks} - 1 - rest % {blocks})"
+            out.append(f"const int {start} = {index} * {g.step}; rest /= {blocks};")
+            self.at[g.axis] = Place(start)
+            if g.axis == self.phase.row:
+                out.append(f"const int {self.row_count} = imin({g.step}, (int){self.names.extent(g.axis)} - {start});")
+        return out
+
+    def _alignments(self) -> list[str]:
+        """Whether every row of an operand starts at a multiple of 16 bytes."""
+        out = []
+        for s in statements(self.phase.body):
+            array = self.names.k.array(s.source.source) if isinstance(s, Stage) else None
+            if array is not None:
+                name = self.names.array(array)
+                odd = " | ".join([f"(i64){name}", *(f"{name}_s{d} * 2" for d, st in enumerate(array.strides) if st is None)])
+                out.append(f"const bool aligned_{name} = (({odd}) & 15) == 0;")
+        return list(dict.fromkeys(out))
+
+    def block(self, body: tuple[Stmt, ...]) -> list[str]:
+        out: list[str] = []
+        for s in body:
+            out += getattr(self, "do_" + type(s).__name__.lower())(s)
+        return out
+
+    # ---- staging
+    def do_stage(self, s: Stage) -> list[str]:
+        """A tile that stays for the whole block; its copies are in the first group of the loop that follows."""
+        self.where[s.dst] = f"sm + {self.shared}"
+        self.shared += self.bytes_of(s.dst)
+        self.stays = self.shared
+        return self._copies(s, self.where[s.dst], {})
+
+    def _copies(self, s: Stage, to: str, starts: dict[str, str]) -> list[str]:
+        """Start the copies of a tile. starts: where axes begin that the step moves along."""
+        array = self.names.k.array(s.source.source)
+        if array is None:
+            raise IRError(f"{s.source.source!r} is no argument that could be staged")
+        first, last = self.buffer(s.dst).dims
+        (rows, columns), name = self.shape(s.dst), self.names.array(array)
+        offsets, steps = [], {}
+        for d, axis in enumerate(s.source.dims):
+            steps[axis] = self.names.stride(array, d)
+            start = starts.get(axis, self.at[axis].start if axis in self.at else "0")
+            if start != "0" and steps[axis] != "0":
+                offsets.append(start if steps[axis] == "1" else f"{start} * {steps[axis]}")
+        at = " + ".join([name, *offsets])
+        left = [self._left(axis, starts) for axis in (first, last)]
+        size = f"<{self.place.threads}, {rows}, {columns // 8}>"
+        plain = f"stage_plain{size}({to}, {at}, {steps[first]}, {steps[last]}, {left[0]}, {left[1]});"
+        if steps[last] != "1":
+            return [plain]
+        whole = f"stage_async{size}({to}, {at}, {steps[first]} * 2, {left[0]}, ({left[1]}) * 2);"
+        return [f"if (aligned_{name}) {whole}", f"else {plain}"]
+
+    def _left(self, axis: str, starts: dict[str, str]) -> str:
+        """Elements from the start of the tile to the end of the axis."""
+        start = starts.get(axis, self.at[axis].start if axis in self.at else "0")
+        n = f"(int){self.names.extent(axis)}"
+        return n if start == "0" else f"{n} - {start}"
+
+    # ---- loops
+    def do_loop(self, s: Loop) -> list[str]:
+        self.step, self.loops = s.step, self.loops + 1
+        stages = [x for x in s.body if isinstance(x, Stage)]
+        body = tuple(x for x in s.body if not isinstance(x, (Stage, Skip)))
+        skips = [x for x in s.body if isinstance(x, Skip)]
+        start, depth = self.names.start(s.axis), self.place.stages
+        self.score = next((x for x in body if isinstance(x, Contract) and x.start == "zero"), None)
+        blocked = self.score is not None and any(x.inner for x in stages)
+        blocks = "1"
+        if blocked and self.score is not None:
+            blocks = f"(((int){self.names.extent(self.score.c)} + {self.score.c_block - 1}) / {self.score.c_block})"
+        base, size = self.stays, 0
+        for x in stages:
+            self.where[x.dst] = f"stage + {size}"
+            size += self.bytes_of(x.dst)
+        self.shared = max(self.shared, base + depth * size)
+        lo, hi, limits = self._limits(s, skips)
+        out = ["__syncthreads();"] if self.loops > 1 else []
+        out += ["{", *limits, f"const int lo = {lo}, hi = {hi}, steps = imax(0, (hi - lo + {s.step - 1}) / {s.step}) * {blocks};"]
+        out += [f"auto fetch = [&](int step) {{ const u32 stage = sm + {base} + step % {depth} * {size}; (void)stage;",
+                *self._fetches(s, stages, blocks), "};"]  # fmt: skip
+        out += [x for n in range(depth - 1) for x in (f"if ({n} < steps) fetch({n});", "cp_async_commit();")]
+        out += ["int step = 0; u32 stage = sm; (void)stage;",
+                f"auto advance = [&]() {{ cp_async_wait<{depth - 2}>(); __syncthreads();",
+                f"if (step + {depth - 1} < steps) fetch(step + {depth - 1});",
+                f"cp_async_commit(); stage = sm + {base} + step % {depth} * {size}; step++; }};"]  # fmt: skip
+        self.at[s.axis] = Place(start)
+        out += [f"for (int {start} = lo; {start} < hi; {start} += {s.step}) {{", *self._tests(s, skips, blocks)]
+        out += self._tile(body, blocked)
+        del self.at[s.axis]
+        self.step = 0
+        return [*out, "}", "cp_async_wait<0>();", "}"]
+
+    def _fetches(self, s: Loop, stages: list[Stage], blocks: str) -> list[str]:
+        out: list[str] = []
+        starts = {s.axis: "tile_0"}
+        inner = next((x.inner for x in stages if x.inner), "")
+        many = blocks != "1"
+        out.append(f"const int tile_0 = lo + step{f' / {blocks}' if many else ''} * {s.step}; (void)tile_0;")
+        if many and self.score is not None:
+            out.append(f"const int inner_0 = step % {blocks} * {self.score.c_block};")
+            starts[inner] = "inner_0"
+        for x in stages:
+            lines = self._copies(x, self.where[x.dst], starts if x.inner else {s.axis: "tile_0"})
+            out += lines if x.inner or not many else [f"if (step % {blocks} == {blocks} - 1) {{", *lines, "}"]
+        return out
+
+    def _limits(self, s: Loop, skips: list[Skip]) -> tuple[str, str, list[str]]:
+        """The first and last element of the stream that an affine mask leaves to some row of the tile."""
+        cut = any(g.axis == SEGMENT for g in self.phase.grid) and s.axis == self.phase.stream
+        lo, hi = ("segment_from", "segment_to") if cut else ("0", f"(int){self.names.extent(s.axis)}")
+        out: list[str] = []
+        for n, x in enumerate(skips):
+            ready = " && ".join(f"{self.names.get('buf', f)}[0] != 0" for f in x.finite) or "true"
+            out.append(f"const bool ready{n} = {ready}; (void)ready{n};")
+            for b in x.bounds:
+                terms = dict(b.terms)
+                factor = terms.pop(s.axis, 0)
+                most = self._corner(Bound(tuple(terms.items()), b.constant), True)
+                if factor == -1:
+                    hi = f"imin({hi}, ready{n} ? {most} + 1 : {hi})"
+                elif factor == 1:
+                    lo = f"imax({lo}, ready{n} ? -({most}) / {s.step} * {s.step} : {lo})"
+        return lo, hi, out
+
+    def _corner(self, b: Bound, high: bool) -> str:
+        """The largest or smallest value of an affine expression on the tile."""
+        out = [str(b.constant)]
+        for axis, factor in b.terms:
+            start = self.at[axis].start
+            count = self.row_count if axis == self.phase.row else str(self.step) if axis == self.phase.stream else ""
+            last = f"({start} + {count} - 1)" if count else start
+            out.append(f"{factor} * {last if (factor > 0) == high else start}")
+        return " + ".join(out)
+
+    def _tests(self, s: Loop, skips: list[Skip], blocks: str) -> list[str]:
+        """Leave tiles on which a mask is false everywhere; `cut`: the others must be tested element by element."""
+        start = self.names.start(s.axis)
+        some, none = [f"{start} + {s.step} > {self.names.extent(s.axis)}"], []
+        for n, x in enumerate(skips):
+            some += [f"{self._corner(b, False)} < 0" for b in x.bounds]
+            empty = [f"{self._corner(b, True)} < 0" for b in x.bounds if abs(dict(b.terms).get(s.axis, 0)) != 1]
+            if x.summary:
+                cell = self._summary(x)
+                empty.append(f"{cell} == 0")
+                some.append(f"{cell} != 2")
+            none += [f"(ready{n} && ({' || '.join(empty)}))"] if empty else []
+        out = [f"if ({' || '.join(none)}) {{ for (int c = 0; c < {blocks}; c++) advance(); continue; }}"] if none else []
+        return [*out, f"const bool cut = {' || '.join(some)}; (void)cut;"]
+
+    def _summary(self, s: Skip) -> str:
+        b = self.buffer(s.summary)
+        at = [f"{self.at[axis].start} / {step} * {self.names.step(b, d)}" for d, (axis, step) in enumerate(s.tiles)]
+        return f"{self.names.get('buf', s.summary)}[{' + '.join(at) or '0'}]"
+
+    # ---- a tile
+    def _tile(self, body: tuple[Stmt, ...], blocked: bool) -> list[str]:
+        out: list[str] = []
+        n8, m = self.step // 8, self.place.fragments
+        own = (self.phase.row, self.phase.stream)
+        tiles = [b for b in self.names.k.buffers if not b.shared and b.dims == own and self._touches(body, b.name)]
+        staged = {x.dst: x for x in statements(self.phase.body) if isinstance(x, Stage)}
+        self.cells = {}
+        held: list[str] = []
+        for b in tiles:
+            name = self.names.get("reg", b.name)
+            out.append(f"float {name}[{m}][{n8}][4];")
+            self.cells[b.name] = f"{name}[h / 2][u / 2][h % 2 * 2 + u % 2]"
+            if b.name in staged:
+                held.append(b.name)
+        for x in staged:
+            if x not in self.cells and self._reads(body, x):
+                held.append(x)
+                out.append(f"float {self.names.get('reg', x)}[{m}][{n8}][4];")
+                self.cells[x] = f"{self.names.get('reg', x)}[h / 2][u / 2][h % 2 * 2 + u % 2]"
+        self.total = self.score is not None and falls_away(body, self.score)
+        out += [] if blocked or self.score is not None else ["advance();"]
+        for name in held:
+            out += self._unpack(name, staged[name])
+        return [*out, *self.block(body)]
+
+    def _reads(self, body: tuple[Stmt, ...], name: str) -> bool:
+        exprs = [e for s in body if isinstance(s, Sweep) for e in (*(f.lift for f in s.folds), *(e for _, e in s.stores))]
+        exprs += [e for s in body if isinstance(s, Contract) for e in (s.score, *(f.lift for f in s.folds)) if e is not None]
+        return any(isinstance(e, Load) and e.source == name for e in nodes(*exprs))
+
+    def _touches(self, body: tuple[Stmt, ...], name: str) -> bool:
+        stored = {t for s in body if isinstance(s, Sweep) for t, _ in s.stores} | {s.dst for s in body if isinstance(s, Contract)}
+        return name in stored or self._reads(body, name)
+
+    def _unpack(self, name: str, s: Stage) -> list[str]:
+        """A staged tile of 16-bit elements as numbers, each where its row and its element of the stream are held."""
+        tag, f = self._tag(s), self.names.get("reg", name)
+        return [f"UNROLL for (int c = 0; c < {self.step // 16}; c++) UNROLL for (int m = 0; m < {self.place.fragments}; m++) {{",
+                f"u32 a[4]; {self._left_fragment(name, self.phase.row)}",
+                "UNROLL for (int i = 0; i < 4; i++) {",
+                f"{f}[m][2 * c + i / 2][i % 2 * 2] = from_{tag}((u16)a[i]);",
+                f"{f}[m][2 * c + i / 2][i % 2 * 2 + 1] = from_{tag}((u16)(a[i] >> 16));", "}", "}"]  # fmt: skip
+
+    def _tag(self, s: Stage) -> str:
+        array: Array | None = self.names.k.array(s.source.source)
+        assert array is not None
+        return array.dtype
+
+    # ---- products
+    def _left_fragment(self, name: str, i: str) -> str:
+        """a = 16 rows of block m x 16 of block c, of a tile with either axis contiguous."""
+        rows, _ = self.shape(name)
+        first = f"warp * {16 * self.place.fragments} + m * 16"
+        if self.buffer(name).dims[0] == i:
+            return f"ldmatrix(a, cell({self.where[name]}, {rows}, {first} + lane % 16, c * 2 + lane / 16));"
+        return f"ldmatrix_t(a, cell({self.where[name]}, {rows}, c * 16 + lane / 16 * 8 + lane % 8, ({first}) / 8 + lane / 8 % 2));"
+
+    def _right_fragment(self, name: str, c: str) -> str:
+        """b = 16 of block c x 16 columns of block n, as two fragments of eight columns."""
+        rows, _ = self.shape(name)
+        if self.buffer(name).dims[0] == c:
+            return f"ldmatrix_t(b, cell({self.where[name]}, {rows}, c * 16 + lane % 16, n * 2 + lane / 16));"
+        return f"ldmatrix(b, cell({self.where[name]}, {rows}, n * 16 + lane % 8 + lane / 16 * 8, c * 2 + lane / 8 % 2));"
+
+    def do_contract(self, s: Contract) -> list[str]:
+        return self._product(s) if s.start == "zero" else self._columns(s)
+
+    def _multiply(self, to: str, tag: str, b: Operand, c: str, blocks: int) -> list[str]:
+        m = self.place.fragments
+        return [f"UNROLL for (int n = 0; n < {blocks}; n++) {{ u32 b[4]; {self._right_fragment(b.source, c)}",
+                f"UNROLL for (int m = 0; m < {m}; m++) {{ mma_{tag}({to}[m][2 * n], a{'[m]'}, b[0], b[1]); "
+                f"mma_{tag}({to}[m][2 * n + 1], a[m], b[2], b[3]); }}", "}"]  # fmt: skip
+
+    def _product(self, s: Contract) -> list[str]:
+        """The tile = rows x stream over the inner axis, block by block, and the score of it."""
+        name, m, n8 = self.names.get("reg", s.dst), self.place.fragments, self.step // 8
+        stage = next(x for x in statements(self.phase.body) if isinstance(x, Stage) and x.dst == s.b.source)
+        tag = self._tag(stage)
+        over = f"for (int c_0 = 0; c_0 < (int){self.names.extent(s.c)}; c_0 += {s.c_block})" if stage.inner else ""
+        out = [f"UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {n8}; n++) "
+               f"UNROLL for (int e = 0; e < 4; e++) {name}[m][n][e] = 0.0f;",
+               f"{over} {{", "advance();", f"UNROLL for (int c = 0; c < {s.c_block // 16}; c++) {{",
+               f"u32 a[{m}][4]; UNROLL for (int m = 0; m < {m}; m++) {self._left_fragment(s.a.source, s.i).replace('(a,', '(a[m],')}",
+               *self._multiply(name, tag, s.b, s.c, n8 // 2), "}", "}"]  # fmt: skip
+        return out + self._scores(s)
+
+    def _scores(self, s: Contract) -> list[str]:
+        self.cells[s.raw] = self.cells[s.dst]
+        score = s.score if s.score is not None else Load(s.raw, (s.i, s.j))
+        opened = s.open_score if s.open_score is not None else score
+        plain = self._mapped(s, opened, False) if not self._is_raw(s, opened) else []
+        tested = self._mapped(s, score, True) if self.total or not self._is_raw(s, score) else []
+        return self.over_rows(self.variants(plain, tested)) if plain or tested else []
+
+    def _is_raw(self, s: Contract, e: Expr) -> bool:
+        return isinstance(e, Load) and e.source == s.raw
+
+    def _mapped(self, s: Contract, score: Expr, tested: bool) -> list[str]:
+        row, element = Scope(frozenset((self.phase.row,)), []), Scope(frozenset((self.phase.stream,)), [])
+        el = self.elements([row, element], inside="inside" if tested else "")
+        value = el.value(score)
+        test = [f"const bool inside = {self.inside()};"] if tested else []
+        value = f"inside ? {value} : -INF" if tested and self.total else value
+        return ["{", *row.lines, *self.over_elements([*test, *element.lines, f"{self.cells[s.dst]} = {value};"]), "}"]
+
+    def _columns(self, s: Contract) -> list[str]:
+        """State += tile x columns; the tile's own registers are the left operand."""
+        acc, m = self.names.get("acc", s.dst), self.place.fragments
+        stage = next(x for x in statements(self.phase.body) if isinstance(x, Stage) and x.dst == s.b.source)
+        tag, tile = self._tag(stage), self.names.get("reg", s.a.source)
+        out: list[str] = []
+        if s.factor:
+            factor = self.names.get("reg", s.factor)
+            moved = " || ".join(f"{factor}[{h}] != 1.0f" for h in range(self.rows))
+            out += [f"if (__any_sync(~0u, {moved})) UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {s.nv}; n++) "
+                    f"UNROLL for (int e = 0; e < 4; e++) {acc}[m][n][e] *= {factor}[m * 2 + e / 2];"]  # fmt: skip
+        out += [f"UNROLL for (int c = 0; c < {self.step // 16}; c++) {{", f"u32 a[{m}][4];",
+                f"UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int i = 0; i < 4; i++) a[m][i] = "
+                f"pack_{tag}({tile}[m][2 * c + i / 2][i % 2 * 2], {tile}[m][2 * c + i / 2][i % 2 * 2 + 1]);",
+                *self._multiply(acc, tag, s.b, self.phase.stream, s.nv // 2), "}"]  # fmt: skip
+        return out
+
+
+def falls_away(body: tuple[Stmt, ...], score: Contract) -> bool:
+    """Whether elements whose score is -inf add nothing anywhere: then those past the end need no test after the score."""
+    sweeps = [s for s in body if isinstance(s, Sweep)]
+    tile = score.dst
+
+    def neutral(op: str, lift: Expr) -> bool:
+        itself = isinstance(lift, Load) and lift.source == tile
+        return (itself and MONOIDS[op].best > 0 and MONOIDS[op].state != "top") or (op == "sum" and vanishes(lift, tile))
+
+    folds = [f for s in sweeps for f in s.folds]
+    ok = all(neutral(f.op, f.lift) for f in folds if not isinstance(f.lift, Const))
+    return ok and not score.folds and all(vanishes(e, tile) for s in sweeps for _, e in s.stores)
+
+
+def vanishes(e: Expr, tile: str) -> bool:
+    """e is 0 where the tile is -inf: a product of exp(tile - something of the row) and factors that read nothing of the element.
+    What lies past the end may be a NaN, and 0 * NaN is one."""
+    if isinstance(e, Map) and e.op == "mul":
+        a, b = e.args
+        return (vanishes(a, tile) and _still(b)) or (vanishes(b, tile) and _still(a)) or (vanishes(a, tile) and vanishes(b, tile))
+    x = e.args[0] if isinstance(e, Map) and e.op == "exp" else None
+    return isinstance(x, Map) and x.op == "sub" and isinstance(x.args[0], Load) and x.args[0].source == tile and _still(x.args[1])
+
+
+def _still(e: Expr) -> bool:
+    """Made of constants and accumulators: nothing is loaded."""
+    return all(isinstance(x, (Acc, Const, Map)) for x in nodes(e))

@@ -1,0 +1,350 @@
+"""Phases on tensor cores: which cascades have this form, and its tiles, stages and grid.
+
+A tile is held in the accumulator fragments of 16 x 8 matrix instructions: a product inside the elements leaves its result
+there, the levels fold and map it there, and it is the operand of the products with columns. Operands come through shared
+memory, several tiles ahead of their use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from typing import TYPE_CHECKING
+
+from .cascade import Accumulator
+from .codegen import kernel as ir
+from .codegen.kernel import SEGMENT
+from .codegen.kernel_check import expressions
+from .expr import Acc, Cast, Const, Expr, Load, Map, Prev, Reduce, nodes, transform
+from .forms import Form, Question, separates
+from .masks import masked
+from .ops import MONOIDS
+from .phase import law
+from .products import ProductBuilder
+from .roles import Product, Roles, factors, find_product, product, split_columns, terms
+from .tiles import up
+
+if TYPE_CHECKING:
+    from .cuda_schedule import CudaScheduler
+    from .gpu import Gpu
+    from .schedule import Group
+
+NARROW = ("f16", "bf16")  # operands that the instructions take
+COLUMNS = 128  # of one block: their accumulators fill half of the registers
+RESIDENT = 256  # inner elements up to which the row operand stays in shared memory
+BLOCK = 64  # inner elements at a time, when it does not
+LISTED = 8  # entries of a top-k list that fit in registers
+SCAN_WARPS = 8
+HELD = 160  # registers of a thread for accumulators and the tile
+
+
+class NoForm(Exception):
+    """The tensor-core form does not fit; the general form does."""
+
+
+def builder(s: CudaScheduler, g: Group, number: int) -> TileBuilder | None:
+    """The builder of a group's phases on tensor cores, or None where they have no such form."""
+    try:
+        return TileBuilder(s, g, number)
+    except NoForm:
+        return None
+
+
+@dataclass(frozen=True)
+class Tile:
+    """warps x 16 x fragments rows, `depth` elements of the stream; inner: a block of the inner axis; resident: the row operand
+    is staged once. columns: a block of the column axis, 0 without one. stages: tiles in flight."""
+
+    warps: int
+    fragments: int
+    depth: int
+    inner: int
+    resident: bool
+    columns: int
+    stages: int
+
+    @property
+    def rows(self) -> int:
+        return 16 * self.warps * self.fragments
+
+
+def separate(lift: Expr, stream: str, row: str) -> Expr:
+    """Move factors without the inner axis out of a product, and exact widenings off its operands.
+
+    sum_e (a * q[i,e]) * k[j,e] -> a * sum_e q[i,e] * k[j,e]"""
+    p = find_product([lift], stream, row)
+    if p is None:
+        return lift
+    fs = [_widened(f) for f in factors(p.node.body)]
+    inside = product(f for f in fs if p.inner in f.axes)
+    outside = product(f for f in fs if p.inner not in f.axes)
+    assert inside is not None
+    node: Expr = Reduce("sum", p.inner, inside, dtype=p.node.dtype)
+    new = node if outside is None else Map("mul", (outside, node), p.node.dtype)
+    return transform(lift, lambda e: new if e is p.node else None) if new is not p.node else lift
+
+
+def _widened(e: Expr) -> Expr:
+    wide = isinstance(e, Cast) and isinstance(e.args[0], Load) and e.dtype.kind == "f" and e.dtype.itemsize > e.args[0].dtype.itemsize
+    return e.args[0] if wide else e
+
+
+def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu) -> Tile:
+    """Sizes, from extents and the registers and shared memory of a block."""
+    n_row, n_inner = q.extents[row] if row else 1, q.extents[p.inner] if p else 0
+    cols = max((up(min(q.extents[c], COLUMNS), 16) for cs in q.columns.values() for c in cs), default=0)
+    resident = n_inner <= RESIDENT
+    depth = int(q.choice.get("depth", 64 if cols else 128))
+    depth = min(up(depth, 16), up(q.extents[q.stream], 16))
+    warps = min(4, max(1, ceil(n_row / 16)))
+    lists = sum(2 * a.k for a in q.accs.values())
+    fragments = 2 if n_row > 16 * warps and 2 * (cols + depth) // 2 + 4 * lists <= HELD else 1
+    if "rows" in q.choice:
+        warps, fragments = max(1, min(4, int(q.choice["rows"]) // 16)), 1
+    inner = up(n_inner, 16) if resident else BLOCK
+    rows = 16 * warps * fragments
+    row_bytes = rows * panel(inner)
+    each = depth * (panel(inner) if p else 0) + depth * panel(cols) + (0 if resident and p else rows * panel(inner if p else depth))
+    stages = 2 if cols else 3
+    while stages > 1 and stages * each + (row_bytes if resident else 0) > gpu.shared_limit:
+        stages -= 1
+    return Tile(warps, fragments, depth, inner, resident, cols, stages)
+
+
+def panel(columns: int) -> int:
+    """Bytes of a staged row of 16-bit elements: whole 128-byte panels."""
+    return up(max(columns, 1), 64) * 2
+
+
+class TileBuilder(ProductBuilder):
+    """Lowers a group whose products are of 16-bit floats."""
+
+    s: CudaScheduler
+
+    def __init__(self, s: CudaScheduler, g: Group, number: int):
+        self.staged: dict[tuple[Load, str], ir.Stage] = {}
+        super().__init__(s, g, number)
+
+    # ---- the form
+    def _choose_form(self, q: Question) -> Form:
+        for row in sorted(q.rows, key=lambda r: -q.extents[r]):
+            lifts = {n: separate(e, q.stream, row) for n, e in q.lifts.items()}
+            p = find_product(lifts.values(), q.stream, row)
+            columns = [a for a in q.accs.values() if q.columns[a.name]]
+            if p is None and not any(separates(q, a, row) for a in columns):
+                continue
+            q = replace(q, lifts=lifts)
+            self._refuse(q, p, row)
+            self.lifts = lifts
+            self.outputs = [(i, separate(e, q.stream, row)) for i, e in self.outputs]
+            self.shape = tile_of(q, p, row, self.s.gpu)
+            t = self.shape
+            return Form("mma", row, "stream", t.rows, t.depth, t.rows, p, t.fragments, t.depth // 8)
+        raise NoForm
+
+    def _refuse(self, q: Question, p: Product | None, row: str) -> None:
+        """Raises NoForm where a statement of the phase would have no tensor-core form."""
+        cols = {c for cs in q.columns.values() for c in cs}
+        if self.s.real != "float" or (p is not None and (p.node.axes & cols or not self._narrow(p.row) or not self._narrow(p.stream))):
+            raise NoForm
+        if p is not None and (p.row.dtype != p.stream.dtype or len(cols) > 1):
+            raise NoForm
+        for a in q.accs.values():
+            listed = MONOIDS[a.op].state == "top"
+            if (listed and a.k > LISTED) or (q.columns[a.name] and not self._multiplies(q, a, row)):
+                raise NoForm
+        elements = [*q.lifts.values(), *(e for i, e in self.outputs if q.stream in self.s.outputs[i].dims)]
+        for e in nodes(*elements):
+            inside = isinstance(e, Reduce) and (p is None or e is not p.node) and row in e.axes and q.stream in e.axes
+            if inside or (isinstance(e, Reduce) and any(isinstance(x, Acc) for x in nodes(e))):
+                raise NoForm
+            if isinstance(e, Load) and e.dtype.name == "float8_e5m2":
+                raise NoForm
+        for name, e in self.rebases.items():
+            if q.columns[name] and not self._scales(name, e, cols):
+                raise NoForm
+        for i, _ in self.outputs:
+            beyond = set(self.s.outputs[i].dims) - set(self.rows) - {q.stream}
+            lists = {a.out for a in q.accs.values() if a.k}
+            if not (beyond <= cols or beyond <= lists) or (q.stream in self.s.outputs[i].dims and beyond):
+                raise NoForm
+
+    def _scales(self, name: str, e: Expr, cols: set[str]) -> bool:
+        """The rebase of an accumulator with columns is a row factor of its own previous value."""
+        ts = [self._signed_factors(t)[1] for t in terms(e)]
+        own = [f for f in ts[0] if isinstance(f, Prev) and f.name == name]
+        return len(ts) == 1 and len(own) == 1 and not any(f.axes & cols for f in ts[0] if f is not own[0])
+
+    def _narrow(self, e: Expr) -> bool:
+        array = next((a for a in self.s.inputs if isinstance(e, Load) and a.name == e.source), None)
+        return array is not None and array.dtype in NARROW
+
+    def _multiplies(self, q: Question, a: Accumulator, row: str) -> bool:
+        """The accumulator is a product of a tile with a 16-bit operand, which says that the program multiplies in 16 bits."""
+        if not separates(q, a, row) or a.op != "sum":
+            return False
+        w, v = split_columns(q.lifts[a.name], q.columns[a.name])
+        return w is not None and v is not None and self._narrow(v)
+
+    def _materialise(self) -> None:
+        super()._materialise()
+        if self.tile is not None and self.score is not None:
+            tile, raw = self.tile, Load(f"raw{self.number}", self.tile_dims(), self.s.real_dtype)
+            self.score = transform(self.score, lambda e: raw if e is tile else None)
+            self.raw, self.plain_score = raw, self.score is raw
+        for e in [x for x in nodes(*self.exprs()) if isinstance(x, Load) and {self.row, self.stream} <= x.axes and self._narrow(x)]:
+            held = self.stage(e, self.row, self.stream, {self.row: self.form.rows, self.stream: self.form.depth})
+            self._replace(e, Load(held.source, held.dims, e.dtype))
+
+    def tile_dims(self) -> tuple[str, ...]:
+        return (self.row, self.stream)
+
+    # ---- operands
+    def stage(self, e: Expr, a: str, b: str, sizes: dict[str, int], inner: str = "") -> ir.Operand:
+        """A tile of an operand over two axes, the contiguous one last."""
+        assert isinstance(e, Load)
+        last = self._contiguous(e, b, a)
+        first = a if last == b else b
+        key = (e, first)
+        if key not in self.staged:
+            name = f"staged{self.number}_{len(self.staged)}"
+            self.s.buffers.append(ir.Buffer(name, (first, last), (ir.Size(value=sizes[first]), ir.Size(value=sizes[last]))))
+            self.staged[key] = ir.Stage(name, ir.Operand(e.source, e.dims), inner)
+        return ir.Operand(self.staged[key].dst, (first, last))
+
+    def _product_operands(self) -> tuple[ir.Operand, ir.Operand]:
+        f, t, p = self.form, self.shape, self.form.product
+        assert p is not None
+        inner = "" if t.resident else p.inner
+        a = self.stage(p.row, self.row, p.inner, {self.row: f.rows, p.inner: t.inner}, inner)
+        b = self.stage(p.stream, self.stream, p.inner, {self.stream: f.depth, p.inner: t.inner}, inner)
+        return a, b
+
+    # ---- statements
+    def row_statements(self) -> list[ir.Stmt]:
+        """The row operand, where it stays."""
+        return [s for s in self.staged.values() if self._stays(s)]
+
+    def _stays(self, s: ir.Stage) -> bool:
+        return self.shape.resident and self.stream not in s.source.dims
+
+    def tile_statements(self, again: bool = False) -> list[ir.Stmt]:
+        f, p = self.form, self.form.product
+        if p is None or self.tile is None or self.score is None:
+            return []
+        a, b = self._product_operands()
+        m = masked(self.score) if self.mask_statements() else None
+        return [ir.Contract(self.tile.source, a, b, self.row, self.stream, p.inner, f.mr, f.nv, self.shape.inner, raw=self.raw.source,
+                            score=self.score, open_score=m.open if m else None)]  # fmt: skip
+
+    def column_fold(
+        self, r: Roles, a: Accumulator, factor: str, rank: tuple[tuple[str, str], ...], riders: tuple[str, ...]
+    ) -> list[ir.Stmt]:
+        f, w = self.form, self.weights[a.name]
+        (d,) = self.columns[a.name]
+        _, v = split_columns(self.lifts[a.name], self.columns[a.name])
+        assert v is not None
+        b = self.stage(v, self.stream, d, {self.stream: f.depth, d: self.shape.columns})
+        return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, f.mr, self.shape.columns // 8, f.depth,
+                            "state", factor)]  # fmt: skip
+
+    def riders(self, cols: list[Accumulator]) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    # ---- segments
+    def _choose_segment(self) -> int:
+        """The stream is cut where the row tiles leave multiprocessors idle."""
+        s, t = self.s, self.shape
+        if len(self.g.roles) > 1 or self.along or s.segmented:
+            return 0
+        n = s.extents[self.stream]
+        blocks = prod(s.extents[x] for x in self.rows if x != self.row) * ceil(s.extents[self.row] / t.rows if self.row else 1)
+        blocks *= prod(ceil(s.extents[c] / t.columns) for c in self._column_axes())
+        wanted = max(1, 2 * self.s.gpu.multiprocessors // max(blocks, 1))
+        length = int(s.choice.get("segment") or max(ceil(n / wanted), 4 * t.depth))
+        length = up(length, t.depth)
+        return length if length < n else 0
+
+    def _column_axes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(c for cs in self.columns.values() for c in cs))
+
+    # ---- the whole
+    def phases(self) -> list[ir.Phase]:
+        self.at_row, self.at_stream = [], []
+        self.lifts_by_tile = dict(self.lifts)
+        for n, (_, w) in self.stored.items():
+            old = self.weights[n]
+            self.lifts_by_tile[n] = transform(self.lifts[n], lambda x, old=old, w=w: w if x is old else None)  # type: ignore[misc]
+        loops: list[ir.Stmt] = []
+        for n, r in enumerate(self.g.roles):
+            loops.append(self._loop([*self.mask_statements(), *self.tile_statements(n > 0), *self.pass_statements(r)]))
+        body = [*self.row_statements(), *loops, *self._finish(), *self.along_stream()]
+        batch = tuple(ir.Grid(x) for x in self.rows if x != self.row)
+        columns = tuple(ir.Grid(c, self.shape.columns) for c in self._column_axes() if self.s.extents[c] > self.shape.columns)
+        segment = (ir.Grid(SEGMENT, self.segment),) if self.segment else ()
+        grid = (*batch, *segment, *columns, ir.Grid(self.row, self.form.rows))
+        place = ir.Place("mma", self.shape.warps, self.shape.fragments, self.shape.stages)
+        uneven = any(isinstance(x, ir.Skip) for x in ir.statements(tuple(body)))
+        parts = self._parts() if self.segment else ()
+        body += [ir.Partial(parts)] if self.segment else self.results()
+        own = ir.Phase(f"over_{self.stream}", grid, tuple(body), self.row, self.stream, self.form.rows, False, self.states(), uneven,
+                       tuple(law(a) for a in self.accs.values()), place)  # fmt: skip
+        before = [p if p.place is not None else replace(p, place=ir.Place("scan", SCAN_WARPS)) for p in self.before]
+        return [*before, own, *([self._merge(parts)] if self.segment else [])]
+
+    def _loop(self, body: list[ir.Stmt]) -> ir.Loop:
+        """A loop over tiles of the stream; what it reads through shared memory is staged first."""
+        used = {o.source for s in body if isinstance(s, ir.Contract) for o in (s.a, s.b)}
+        used |= {e.source for s in body for x, _ in expressions(s) for e in nodes(x) if isinstance(e, Load)}
+        stages = [s for s in self.staged.values() if s.dst in used and not self._stays(s)]
+        return ir.Loop(self.stream, self.form.depth, (*stages, *body))
+
+    def along_stream(self) -> list[ir.Stmt]:
+        if not self.along:
+            return []
+        sweep = ir.Sweep(self.lanes, (), tuple((self.s.outputs[i].name, e) for i, e in self.along))
+        return [self._loop([*self.tile_statements(True), sweep])]
+
+    def _finish(self) -> list[ir.Stmt]:
+        """Accumulators that stay split over the lanes of a row until it ends: nobody reads them before, and what moves them is
+        linear in values that are split too."""
+        elements = [*self.exprs(), *(w for _, w in self.stored.values())]
+        read = {e.name for x in elements for e in nodes(x) if isinstance(e, Acc)}
+        read |= {e.name for x in self.rebases.values() for e in nodes(x) if isinstance(e, Acc)}
+        split = {a.name for a in self.accs.values() if not self.columns[a.name] and a.name not in read and not isinstance(a.lift, Const)}
+        while True:
+            kept = {n for n in split if n not in self.rebases or self._is_linear(n, split)}
+            if kept == split:
+                return [ir.Finish((tuple((n, None) for n in self.accs if n in split),))] if split else []
+            split = kept
+
+    def _is_linear(self, name: str, split: set[str]) -> bool:
+        for t in terms(self.rebases[name]):
+            old = [f for f in self._signed_factors(t)[1] if isinstance(f, Prev) and f.name in split]
+            if len(old) != 1 or sum(isinstance(e, Prev) and e.name in split for e in nodes(t)) != 1:
+                return False
+        return self.accs[name].op == "sum"
+
+    # ---- segments
+    def _parts(self) -> tuple[tuple[str, str, str], ...]:
+        out = []
+        for st in self.states(False):
+            rows = [x for x in self.rows if x in self.accs[st.name].axes or not st.columns]
+            dims = (SEGMENT, *rows, *st.columns, *([st.out] if st.k else []))
+            sizes = tuple(ir.Size(self.stream, divide=self.segment) if d == SEGMENT else ir.Size(d) for d in dims)
+            names = [f"part{self.number}_{st.name}", f"part{self.number}_{st.name}_at" if st.indexed else ""]
+            self.s.buffers += [ir.Buffer(n, dims, sizes, shared=True) for n in names if n]
+            out.append((st.name, names[0], names[1]))
+        return tuple(out)
+
+    def _merge(self, parts: tuple[tuple[str, str, str], ...]) -> ir.Phase:
+        """The states of the segments, a row and a column a thread."""
+        levels = tuple(tuple((a.name, self.rebases.get(a.name)) for a in level) for level in self.g.roles[0].levels)
+        columns = self._column_axes()
+        results = [
+            replace(x, columns=tuple(d for d in x.columns if d not in columns)) if isinstance(x, ir.Store) else x for x in self.results()
+        ]
+        states = tuple(replace(x, row=False, columns=()) for x in self.states(False))
+        place = ir.Place("rows", 4, along="row")
+        return ir.Phase("merge", tuple(ir.Grid(x) for x in (*self.rows, *columns)), (ir.Merge(levels, parts), *results), "", self.stream,
+                        states=states, place=place)  # fmt: skip
