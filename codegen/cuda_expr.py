@@ -141,6 +141,10 @@ class Values(Elements):
         text = CALLS.get(e.op, OPS[e.op].c).format(*(self.value(a) for a in e.args))
         return f"({text}) != 0" if truth and OPS[e.op].kind != "bool" else text
 
+    def element(self, e: Load) -> str:
+        """Text of a load's element, not named."""
+        return self._load(e)
+
     def _load(self, e: Load) -> str:
         if e.source in self.given_sources:
             return self.given_sources[e.source]

@@ -10,7 +10,7 @@ from redfuser_eq.expr import Acc, Expr, Load, nodes
 from .c_expr import Place, Scope, _offsets
 from .cuda_expr import TYPES, CudaNames, Values
 from .cuda_state import StateCode
-from .kernel import SEGMENT, Array, Fetch, Finish, Flag, Loop, Merge, Partial, Phase, Rebase, State, Stmt, Store, Sweep
+from .kernel import SEGMENT, Array, Fetch, Finish, Flag, Loop, Merge, Partial, Phase, Rebase, Scan, State, Stmt, Store, Sweep
 
 CHUNKS = {"f32": 4, "f64": 4, "f16": 8, "bf16": 8, "e4m3": 16}  # dtypes with 16-byte accesses, and what a vector must be a multiple of
 SPILLS = {"f32": 4, "f64": 2, "f16": 8, "bf16": 8}
@@ -329,6 +329,11 @@ class RowsPrinter(StateCode):
     def do_flag(self, s: Flag) -> list[str]:
         bad = " || ".join(self.not_finite(self.states[n]) for n in s.accs)
         return [f"if (live && lane == 0 && ({bad})) *({self.flag_at()}) = 1;"]
+
+    def do_scan(self, s: Scan) -> list[str]:
+        scope = Scope(frozenset(), [])
+        value = self.values([scope], "final").value(s.expr)
+        return [*scope.lines, f"if (live && !finite({value})) {self.names.get('buf', s.flag)}[0] = 1;"]
 
     # ---- results
     def do_store(self, s: Store) -> list[str]:

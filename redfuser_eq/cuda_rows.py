@@ -71,6 +71,8 @@ class RowsBuilder(PhaseBuilder):
         loads, choice = self._loads(), self.s.choice
         n = max(1, self.s.extents[self.stream])
         top = max((a.k for a in self.accs.values()), default=0)
+        if self._closed_reductions():  # long enough by themselves
+            return ir.Place("rows", threads // 32, group=int(choice.get("group", min(32, 1 << (n - 1).bit_length()))))
         contiguous = [e for e in loads if self._step(e) == 1]
         across = [e for e in loads if self._row_step(e) == 1 and self._step(e) != 1]
         threads = int(choice.get("threads", THREADS))

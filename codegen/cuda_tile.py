@@ -1,0 +1,492 @@
+"""Tiles without tensor cores as CUDA: tiles and states in shared memory, every statement done by the whole block."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from redfuser_eq.errors import IRError
+from redfuser_eq.expr import Expr, Load
+from redfuser_eq.ops import MONOIDS
+
+from .c_expr import Place, Scope, _offsets
+from .cuda_expr import GROUP, CudaNames, Values
+from .cuda_state import StateCode
+from .kernel import (
+    SEGMENT,
+    Buffer,
+    ColumnRebase,
+    Columns,
+    Contract,
+    Dot,
+    Flag,
+    Loop,
+    Merge,
+    Operand,
+    Partial,
+    Phase,
+    Rebase,
+    Size,
+    Skip,
+    State,
+    Stmt,
+    Store,
+    Sweep,
+)
+
+BARRIER = "__syncthreads();"
+STAGING = "@staging"  # where operands lie in shared memory: after everything else
+
+
+class TilePrinter(StateCode):
+    """The body of one phase of form "tile". shared: bytes of dynamic shared memory, known after `body`."""
+
+    per_block = 1
+
+    def __init__(self, names: CudaNames, phase: Phase):
+        super().__init__(names, phase)
+        assert phase.place is not None
+        self.threads = phase.place.threads
+        self.real_bytes = 4 if names.k.real == "float" else 8
+        self.steps = {g.axis: g.step for g in phase.grid if g.axis != SEGMENT}
+        self.shared = 0
+        self.staged = 0
+
+    def body(self) -> list[str]:
+        """The statements of the kernel's body."""
+        places, states = self._places(), self._states()
+        lines = self.block(self.phase.body)
+        buffers = self._buffers(set(re.findall(r"\w+", "\n".join(lines))))
+        text = [x.replace(STAGING, str(self.shared)) for x in lines]
+        self.shared += self.staged
+        base = ["extern __shared__ __align__(16) unsigned char dynamic[];"] if self.shared else []
+        return [*base, *places, *states, *buffers, BARRIER, *text]
+
+    def block(self, body: tuple[Stmt, ...]) -> list[str]:
+        out: list[str] = []
+        for s in body:
+            method = getattr(self, "do_" + type(s).__name__.lower(), None)
+            if method is None:
+                raise IRError(f"phase {self.phase.name!r}: {type(s).__name__} has no place in tiles")
+            out += method(s)
+        return out
+
+    # ---- places
+    def _places(self) -> list[str]:
+        """Which tile a block does: the grid axes, the last one fastest."""
+        n, stream = self.names, self.phase.stream
+        out = ["i64 item = blockIdx.x;", "const int thread = threadIdx.x;"]
+        for g in reversed(self.phase.grid):
+            start = n.start(g.axis)
+            if g.axis == SEGMENT:
+                out += [f"const i64 {start} = item % {n.extent(SEGMENT)}; item /= {n.extent(SEGMENT)};",
+                        f"const i64 low = {start} * {g.step}, high = min({n.extent(stream)}, low + {g.step});"]  # fmt: skip
+                self.at[SEGMENT] = Place(start)
+                continue
+            size = n.extent(g.axis)
+            blocks = size if g.step == 1 else f"(({size} + {g.step - 1}) / {g.step})"
+            out.append(f"const i64 {start} = item % {blocks}{f' * {g.step}' if g.step > 1 else ''}; item /= {blocks};")
+            self.at[g.axis] = Place(start)
+            if g.step > 1:
+                count = self.counts[g.axis] = n.count(g.axis)
+                out.append(f"const int {count} = (int)min((i64){g.step}, {size} - {start});")
+        if stream and not any(g.axis == SEGMENT for g in self.phase.grid):
+            out.append(f"const i64 low = 0, high = {n.extent(stream)};")
+        return out
+
+    @property
+    def rows(self) -> int:
+        return self.steps.get(self.phase.row, 1)
+
+    def take(self, size: int, kind: str = "real") -> str:
+        """Text of the address of so many elements of shared memory."""
+        at = self.shared
+        self.shared += -(-size * (8 if kind == "double" else self.real_bytes) // 16) * 16
+        return f"({kind} *)(dynamic + {at})"
+
+    def _states(self) -> list[str]:
+        out = []
+        for s in self.phase.states:
+            size = self.row_size(s) * (self.rows if s.row else 1)
+            for suffix, kind, first in self.arrays(s):
+                name = self.names.get("acc", s.name) + suffix
+                out.append(f"{kind} *const {name} = {self.take(size, kind)};")
+                out.append(f"for (int t = thread; t < {size}; t += {self.threads}) {name}[t] = {first};")
+        return out
+
+    def row_size(self, s: State) -> int:
+        """Elements of a state for one row."""
+        return s.k or math.prod(self.steps.get(c, 1) for c in s.columns)
+
+    def _buffers(self, used: set[str]) -> list[str]:
+        out = []
+        for b in self.names.k.buffers:
+            name = self.names.get("buf", b.name)
+            if not b.shared and name in used:
+                out.append(f"real *const {name} = {self.take(math.prod(_number(s) for s in b.sizes))};")
+        return out
+
+    def cell(self, s: State, suffix: str = "", at: dict[str, Place] | None = None) -> str:
+        at = at if at is not None else self.at
+        row, size = self.phase.row, self.row_size(s)
+        parts = [(at[row].offset, str(size))] if s.row and row in at and self.rows > 1 else []
+        step = size
+        for c in s.columns:
+            step //= self.steps.get(c, 1)
+            if c in at and self.steps.get(c, 1) > 1:
+                parts.append((at[c].offset, str(step)))
+        index = " + ".join(_offsets(parts)) or "0"
+        name = self.names.get("acc", s.name) + suffix
+        if not s.k:
+            return f"{name}[{index}]"
+        return f"{name}[{index} + {at[s.out].whole}]" if s.out in at else f"({name} + {index})"
+
+    # ---- loops over elements
+    @contextmanager
+    def bind(self, places: dict[str, Place]) -> Iterator[None]:
+        saved = self.at
+        self.at = {**self.at, **places}
+        yield
+        self.at = saved
+
+    def _inner(self, axis: str, var: str) -> Place:
+        return Place(self.at[axis].start if axis in self.at else "0", var)
+
+    def total(self, axis: str) -> str:
+        """How many elements of an axis the tile has."""
+        if axis in self.counts:
+            return self.counts[axis]
+        return "1" if axis in self.at else self.names.extent(axis)
+
+    @contextmanager
+    def each(self, axes: tuple[str, ...], out: list[str]) -> Iterator[None]:
+        """A loop over the points of the tile along some axes, shared out among the threads, the last axis fastest."""
+        axes = tuple(a for a in axes if a and (a in self.counts or a not in self.at))
+        if not axes:
+            out.append("if (thread == 0) {")
+            yield
+            out.append("}")
+            return
+        total = " * ".join(f"(i64){self.total(a)}" if n == 0 else self.total(a) for n, a in enumerate(axes))
+        point = self.names.fresh("p")
+        out.append(f"for (i64 {point} = thread; {point} < {total}; {point} += {self.threads}) {{")
+        rest, places = point, {}
+        for n, a in enumerate(reversed(axes)):
+            var = self.names.var(a)
+            size = self.total(a)
+            value = rest if n == len(axes) - 1 else f"{rest} % {size}"
+            out.append(f"const {'int' if a in self.counts else 'i64'} {var} = {value};")
+            rest = f"{rest} / {size}"
+            places[a] = self._inner(a, var)
+        with self.bind(places):
+            yield
+        out.append("}")
+
+    def _state_axes(self, s: State) -> tuple[str, ...]:
+        return (*((self.phase.row,) if s.row else ()), *s.columns)
+
+    # ---- statements
+    def do_loop(self, s: Loop) -> list[str]:
+        start, count = self.names.start(s.axis), self.names.count(s.axis)
+        at, counts = dict(self.at), dict(self.counts)
+        self.at[s.axis], self.counts[s.axis] = Place(start), count
+        body = self.block(s.body)
+        self.at, self.counts = at, counts
+        return [f"for (i64 {start} = low; {start} < high; {start} += {s.step}) {{",
+                f"const int {count} = (int)min((i64){s.step}, high - {start});", *body, "}"]  # fmt: skip
+
+    def do_skip(self, s: Skip) -> list[str]:
+        """The corners of the tile: an affine bound is largest there."""
+        none = []
+        for b in s.bounds:
+            high = [str(b.constant)]
+            for axis, factor in b.terms:
+                first = self.at[axis].start
+                last = f"({first} + {self.counts[axis]} - 1)" if axis in self.counts and factor > 0 else first
+                high.append(f"{factor} * {last}")
+            none.append(f"{' + '.join(high)} < 0")
+        ready = "".join(f" && {self.names.get('buf', f)}[0] == 0" for f in s.finite)
+        return [f"if (({' || '.join(none)}){ready}) continue;"]
+
+    def do_sweep(self, s: Sweep) -> list[str]:
+        """Each row by some lanes of a warp, which fold their shares together."""
+        row, k = self.phase.row, self.phase.stream
+        width = min(32, self.threads // self.rows)
+        var, lane = self.names.var(k), self.names.fresh("lane")
+        rvar = self.names.var(row) if row else ""
+        live = f"{rvar} < {self.total(row)}" if row and self.rows > 1 else f"thread < {width}"
+        out = ["{", f"const int {lane} = thread % {width};"]
+        places = {k: Place(self.at[k].start, var)}
+        if row and self.rows > 1:
+            out.append(f"const int {rvar} = thread / {width};")
+            places[row] = self._inner(row, rvar)
+        regs = [self.names.fresh("a") for _ in s.folds]
+        pre, lines = Scope(frozenset(), []), Scope(frozenset((k,)), [])
+        with self.bind(places):
+            el = self.values([pre, lines])
+            for f, reg in zip(s.folds, regs, strict=True):
+                out += self._lists(self.states[f.acc], reg) or self.open_fold(f, reg)
+                lines.lines += self._fold(f.acc, f.lift, reg, el) or self.fold(f, reg, el)
+            lines.lines += [self.put(t, el.value(e), el) for t, e in s.stores]
+            test = f" && !({self.at_identity(s.guard, False)})" if s.guard else ""
+            out += [f"if ({live}{test}) {{", *pre.lines, f"for (int {var} = {lane}; {var} < {self.counts[k]}; {var} += {width}) {{",
+                    *lines.lines, "}", "}"]  # fmt: skip
+            out += [x for f, reg in zip(s.folds, regs, strict=True) for x in self._gather(self.states[f.acc], reg, width)]
+            closed = [x for f, reg in zip(s.folds, regs, strict=True) for x in self._close(f.acc, reg) or self.close_fold(f, reg)]
+        out += [f"if ({live} && {lane} == 0) {{", *closed, "}"] if closed else []
+        return [*out, "}", BARRIER]
+
+    def _lists(self, s: State, reg: str) -> list[str]:
+        if not s.k:
+            return []
+        return [f"real {reg}[{s.k}], {reg}_at[{s.k}];",
+                f"UNROLL for (int t = 0; t < {s.k}; t++) {reg}[t] = {self.identity(s)}, {reg}_at[t] = -1;"]  # fmt: skip
+
+    def _fold(self, name: str, lift: Expr, reg: str, el: Values) -> list[str]:
+        s = self.states[name]
+        if not s.k:
+            return []
+        v, at = el.value(lift), f"(real)({el.at[self.phase.stream].whole})"
+        return [f"insert<{s.k}, {MONOIDS[s.op].best}>({reg}, {reg}_at, {v}, {at});"]
+
+    def _gather(self, s: State, reg: str, width: int) -> list[str]:
+        if width == 1:
+            return []
+        best = MONOIDS[s.op].best
+        if s.k:
+            return [f"group_list<{width}, {s.k}, {best}>({reg}, {reg}_at);"]
+        return [f"group_best<{width}, {best}>({reg}, {reg}_at);" if s.indexed else f"{reg} = {GROUP[s.op]}<{width}>({reg});"]
+
+    def _close(self, name: str, reg: str) -> list[str]:
+        s = self.states[name]
+        if not s.k:
+            return []
+        cell, at, best = self.cell(s), self.cell(s, "_at"), MONOIDS[s.op].best
+        return [f"UNROLL for (int t = 0; t < {s.k}; t++) insert<{s.k}, {best}>({cell}, {at}, {reg}[t], {reg}_at[t]);"]
+
+    def do_rebase(self, s: Rebase) -> list[str]:
+        out: list[str] = []
+        with self.each((self.phase.row,), out):
+            el = self.values([], "rebase")
+            out += self.rebase_row(s, lambda b, value: self.put(b, value, el))
+        return [*out, BARRIER]
+
+    def do_columns(self, s: Columns) -> list[str]:
+        """Each (row, column) by a thread, along the stream."""
+        k, state = self.phase.stream, self.states[s.fold.acc]
+        out: list[str] = []
+        with self.each(self._state_axes(state), out):
+            var, reg = self.names.var(k), self.names.fresh("a")
+            pre, lines = Scope(frozenset(), []), Scope(frozenset((k,)), [])
+            with self.bind({k: Place(self.at[k].start, var)}):
+                el = self.values([pre, lines])
+                lines.lines += self.fold(s.fold, reg, el)
+            test = [f"if (!({self.at_identity(s.guard, False)})) {{"] if s.guard else ["{"]
+            out += [*test, *pre.lines, *self.open_fold(s.fold, reg), f"for (int {var} = 0; {var} < {self.counts[k]}; {var}++) {{",
+                    *lines.lines, "}", *self.close_fold(s.fold, reg), "}"]  # fmt: skip
+        return [*out, BARRIER]
+
+    def do_columnrebase(self, s: ColumnRebase) -> list[str]:
+        out: list[str] = []
+        for n, e in s.items:
+            state = self.states[n]
+            with self.each(self._state_axes(state), out):
+                scope = Scope(frozenset(), [])
+                el = self.values([scope], "rebase")
+                el.own = frozenset((n,))
+                value = el.value(e)
+                out += [f"if ({self.moved(s.params)}) {{" if s.params else "{", *scope.lines, f"{self.cell(state)} = {value};", "}"]
+            out.append(BARRIER)
+        return out
+
+    # ---- products
+    def do_contract(self, s: Contract) -> list[str]:
+        """Register blocks; operands in shared memory, a block of the inner axis at a time, unless they lie there already."""
+        rows = self.rows if s.i else 1
+        columns = self.steps.get(s.j, 1) if s.j in self.steps else self._depth(s.j)
+        high = min(rows, 16)
+        wide = min(self.threads // high, columns)
+        m, n = rows // high, -(-columns // wide)
+        active = high * wide
+        i, j = self.names.fresh("i"), self.names.fresh("j")
+        acc = self.names.fresh("a")
+        a_stage, b_stage = self._local(s.a), self._local(s.b)
+        size_a, size_b = (0 if a_stage else s.c_block * (rows + 1)), (0 if b_stage else s.c_block * (columns + 1))
+        a_at, b_at = self.names.fresh("sa"), self.names.fresh("sb")
+        self.staged = max(self.staged, -(-(size_a + size_b) * self.real_bytes // 16) * 16)
+        c0 = self.names.fresh("c")
+        total = self.total(s.c)
+        pointers = [] if a_stage else [f"real *const {a_at} = (real *)(dynamic + {STAGING});"]
+        pointers += [] if b_stage else [f"real *const {b_at} = (real *)(dynamic + {STAGING}) + {size_a};"]
+        out = ["{", *pointers, f"const int {i} = thread / {wide}, {j} = thread % {wide};", f"real {acc}[{m}][{n}] = {{}};",
+               f"for (i64 {c0} = 0; {c0} < {total}; {c0} += {s.c_block}) {{"]  # fmt: skip
+        if not a_stage:
+            out += self._stage(s.a, a_at, s.i, rows, s.c, c0, s.c_block, total)
+        if not b_stage:
+            out += self._stage(s.b, b_at, s.j, columns, s.c, c0, s.c_block, total)
+        if not (a_stage and b_stage):
+            out.append(BARRIER)
+        end = f"(int)min((i64){s.c_block}, {total} - {c0})" if a_stage or b_stage else str(s.c_block)
+        left = self._element(s.a, s.i, s.c, f"({i} + m * {high})", f"({c0} + c)") if a_stage else f"{a_at}[c * {rows + 1} + {i} + m * {high}]"
+        right = (
+            self._element(s.b, s.j, s.c, f"({j} + n * {wide})", f"({c0} + c)") if b_stage else f"{b_at}[c * {columns + 1} + {j} + n * {wide}]"
+        )
+        inside = f"if ({j} + n * {wide} < {columns}) " if columns % wide else ""
+        out += [f"if (thread < {active}) for (int c = 0; c < {end}; c++) {{", f"real x[{m}];", f"UNROLL for (int m = 0; m < {m}; m++) x[m] = {left};",
+                f"UNROLL for (int n = 0; n < {n}; n++) {inside}{{ const real y = {right};",
+                f"UNROLL for (int m = 0; m < {m}; m++) {acc}[m][n] = fma(x[m], y, {acc}[m][n]); }}", "}",
+                *([] if a_stage and b_stage else [BARRIER]), "}"]  # fmt: skip
+        return [*out, *self._epilogue(s, acc, i, j, m, n, high, wide, active), "}", BARRIER]
+
+    def _depth(self, axis: str) -> int:
+        return next(x.step for x in self.phase.body if isinstance(x, Loop) and x.axis == axis)
+
+    def _local(self, op: Operand) -> bool:
+        b = self.names.k.buffer(op.source)
+        return b is not None and not b.shared
+
+    def _element(self, op: Operand, side: str, inner: str, side_at: str, inner_at: str) -> str:
+        """Text of an operand's element."""
+        places = {inner: self._inner(inner, inner_at)}
+        if side:
+            places[side] = self._inner(side, side_at)
+        with self.bind(places):
+            return self.values([Scope(frozenset(), [])]).element(Load(op.source, op.dims))
+
+    def _stage(self, op: Operand, to: str, side: str, size: int, inner: str, c0: str, block: int, total: str) -> list[str]:
+        """A block of the operand into shared memory, zeros past its ends; neighbour threads along its contiguous axis."""
+        array = self.names.k.array(op.source)
+        along_inner = array is None or array.strides[op.dims.index(inner)] == 1
+        point = self.names.fresh("p")
+        if along_inner:
+            where = [f"const int c = {point} % {block}, s = {point} / {block};"]
+        else:
+            where = [f"const int s = {point} % {size}, c = {point} / {size};"]
+        value = self._element(op, side, inner, "s", f"({c0} + c)")
+        inside = f"{c0} + c < {total}" + (f" && s < {self.total(side)}" if side and (side in self.counts or side not in self.at) else "")
+        return [f"for (int {point} = thread; {point} < {size * block}; {point} += {self.threads}) {{", *where,
+                f"{to}[c * {size + 1} + s] = {inside} ? {value} : (real)0;", "}"]  # fmt: skip
+
+    def _epilogue(self, s: Contract, acc: str, i: str, j: str, m: int, n: int, high: int, wide: int, active: int) -> list[str]:
+        ivar = self.names.var(s.i) if s.i else ""
+        jvar = self.names.var(s.j)
+        places = {s.j: self._inner(s.j, jvar)}
+        tests = [f"{jvar} < {self.total(s.j)}"]
+        heads = [f"const int {jvar} = {j} + n * {wide};"]
+        if s.i and self.rows > 1:
+            places[s.i] = self._inner(s.i, ivar)
+            tests.append(f"{ivar} < {self.total(s.i)}")
+            heads.append(f"const int {ivar} = {i} + m * {high};")
+        with self.bind(places):
+            scope = Scope(frozenset(), [])
+            el = self.values([scope])
+            result = f"{acc}[m][n]"
+            if s.start == "state":
+                state = self.states[s.dst]
+                first = self.cell(state)
+                if s.factor:
+                    first = f"times({el.value(Load(s.factor, self._dims(s.factor)))}, {first})"
+                for coefficient, column in s.rank:
+                    first = f"fma({el.value(Load(coefficient, self._dims(coefficient)))}, {self.cell(self.states[column])}, {first})"
+                lines = [*scope.lines, f"{self.cell(state)} = {first} + {result};"]
+            else:
+                el.given_sources[s.raw] = result
+                value = el.value(s.score) if s.score is not None else result
+                lines = [*scope.lines, self.put(s.dst, value, el)]
+        return [f"if (thread < {active}) UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {n}; n++) {{", *heads,
+                f"if ({' && '.join(tests)}) {{", *lines, "}", "}"]  # fmt: skip
+
+    def _dims(self, name: str) -> tuple[str, ...]:
+        b: Buffer | None = self.names.k.buffer(name)
+        if b is None:
+            raise IRError(f"nothing in the kernel is called {name!r}")
+        return b.dims
+
+    def do_dot(self, s: Dot) -> list[str]:
+        """A warp for each (row, stream) element, its lanes along the inner axis."""
+        point, c, total = self.names.fresh("p"), self.names.var(s.c), self.names.extent(s.c)
+        ivar, kvar = self.names.var(s.i) if s.i else "", self.names.var(s.k)
+        rows = self.total(s.i) if s.i and self.rows > 1 else "1"
+        count = self.counts[s.k]
+        out = [f"for (int {point} = thread / 32; {point} < {rows} * {count}; {point} += {self.threads // 32}) {{",
+               f"const int {kvar} = {point} % {count};"]  # fmt: skip
+        places = {s.k: self._inner(s.k, kvar), s.c: Place("0", c)}
+        if s.i and self.rows > 1:
+            out.append(f"const int {ivar} = {point} / {count};")
+            places[s.i] = self._inner(s.i, ivar)
+        reg = self.names.fresh("a")
+        with self.bind(places):
+            el = self.values([Scope(frozenset(), [])])
+            a, b = el.element(Load(s.a.source, s.a.dims)), el.element(Load(s.b.source, s.b.dims))
+            out += [f"real {reg} = 0;", f"for (i64 {c} = thread % 32; {c} < {total}; {c} += 32) {reg} = fma({a}, {b}, {reg});",
+                    f"{reg} = group_sum<32>({reg});", f"if (thread % 32 == 0) {self.put(s.dst, reg, el)}", "}"]  # fmt: skip
+        return [*out, BARRIER]
+
+    # ---- results
+    def do_store(self, s: Store) -> list[str]:
+        out: list[str] = []
+        with self.each((self.phase.row, *s.columns), out):
+            scope = Scope(frozenset(), [])
+            el = self.values([scope], "final")
+            value = el.mask_of(s.expr) if s.expr.dtype.kind == "b" else el.value(s.expr)
+            out += [*scope.lines, self.put(s.target, value, el)]
+        return out
+
+    def do_flag(self, s: Flag) -> list[str]:
+        out: list[str] = []
+        for n in s.accs:
+            state = self.states[n]
+            rows = (self.phase.row,) if self.phase.row else ()
+            with self.each((*rows, *state.columns), out):
+                out.append(f"if ({self.not_finite(state)}) *({self.flag_at()}) = 1;")
+        return out
+
+    def do_partial(self, s: Partial) -> list[str]:
+        out: list[str] = []
+        for n, values, positions in s.items:
+            state = self.states[n]
+            with self.each((*self._state_axes(state), *((state.out,) if state.k else ())), out):
+                for target, suffix in ((values, ""), (positions, "_at")):
+                    if target:
+                        el = self.values([Scope(frozenset(), [])], "final")
+                        out.append(self.put(target, f"(real){self.cell(state, suffix)}", el))
+        return out
+
+    def do_merge(self, s: Merge) -> list[str]:
+        parts = {n: (v, a) for n, v, a in s.items}
+
+        def part(x: State, suffix: str) -> str:
+            b = self.names.k.buffer(parts[x.name][1 if suffix else 0])
+            assert b is not None
+            at = {**self.at, SEGMENT: Place("0", "g")}
+            offsets = [(at[d].whole, self.names.step(b, i)) for i, d in enumerate(b.dims) if d in at]
+            return f"{'' if x.k else '*'}({' + '.join([self.names.get('buf', b.name), *_offsets(offsets)])})"
+
+        out: list[str] = []
+        for item in (x for level in s.levels for x in level):
+            state = self.states[item[0]]
+            with self.each(self._state_axes(state), out):
+                out += self.merge(((item,),), part, f"for (i64 g = 0; g < {self.names.extent(SEGMENT)}; g++)")
+            out.append(BARRIER)
+        return out
+
+    def put(self, target: str, value: str, el: Values) -> str:
+        array = self.names.k.array(target)
+        if array is not None:
+            offsets = [(el.at[d].whole, self.names.stride(array, i)) for i, d in enumerate(array.dims)]
+            return f"put_{array.dtype}({' + '.join([self.names.array(array), *_offsets(offsets)])}, {value});"
+        b = self.names.k.buffer(target)
+        if b is None:
+            raise IRError(f"nothing in the kernel is called {target!r}")
+        offsets = [(el.at[d].whole if b.shared else el.at[d].offset, self.names.step(b, i)) for i, d in enumerate(b.dims)]
+        return f"*({' + '.join([self.names.get('buf', b.name), *_offsets(offsets)])}) = (real)({value});"
+
+
+def _number(s: Size) -> int:
+    if s.axis:
+        raise IRError(f"a block's buffer has a size that is only known at run time: {s}")
+    return -(-s.value // s.multiple) * s.multiple + s.pad
+
+
