@@ -17,6 +17,7 @@ from redfuser_eq.ops import MONOIDS, OPS
 
 from .c_expr import Elements, Names, Place, Scope, _offsets
 from .kernel import Buffer, Phase, Size, State
+from .launch import size_of
 
 TYPES = {
     "f64": "double",
@@ -62,7 +63,10 @@ def literal(x: float) -> str:
 
 
 class CudaNames(Names):
-    """Identifiers of a kernel, and sizes as CUDA."""
+    """Identifiers of a kernel, and sizes as CUDA. where: print the program so that it changes flagged rows only, which are those
+    of these axes (None: all rows); its accumulators are then read as they are."""
+
+    where: tuple[str, ...] | None = None
 
     def size(self, s: Size) -> str:
         base = self.extent(s.axis) if s.axis else str(s.value)
@@ -74,7 +78,7 @@ class CudaNames(Names):
         """Stride of a buffer's dimension: a number, or the product of the sizes behind it."""
         tail = b.sizes[dim + 1 :]
         if all(not s.axis for s in tail):
-            return str(math.prod(-(-(-(-s.value // s.divide)) // s.multiple) * s.multiple + s.pad for s in tail))
+            return str(math.prod(size_of(s, {}) for s in tail))
         return self.get("buf", b.name) + f"_s{dim}"
 
     def steps_of(self, b: Buffer) -> list[tuple[str, str]]:
@@ -151,13 +155,10 @@ class Values(Elements):
         base, steps, tag, local = self.memory(e)
         whole = [self.at[d].offset if local else self.at[d].whole for d in e.dims]
         at = " + ".join([base, *_offsets(list(zip(whole, steps, strict=True)))])
-        if tag == "real":
-            text = f"*({at})"
-        else:
-            text = f"get_{tag}({at})" if tag in ("b8", "f32") else f"(real)get_{tag}({at})"
+        text = f"*({at})" if tag == "real" else f"get_{tag}({at})"
         if e.dtype.kind == "b":
             return text if tag == "b8" else f"{text} != 0"
-        return text if tag in ("real",) or (tag == "f32" and self.names.k.real == "float") else f"(real){text.removeprefix('(real)')}"
+        return text if tag == "real" or (tag == "f32" and self.names.k.real == "float") else f"(real){text}"
 
     def memory(self, e: Load) -> tuple[str, list[str], str, bool]:
         """(base, stride of each dimension, dtype tag, whether coordinates count from the tile's start) of what a load reads."""
@@ -206,17 +207,14 @@ class Values(Elements):
     def _acc(self, e: Acc) -> str:
         s = self.states[e.name]
         text = self.state(s, "_at" if e.field == "index" else "")
-        if self.mode != "final" and s.op in ("max", "min") and e.field == "value":
+        if self.mode != "final" and s.op in ("max", "min") and e.field == "value" and self.names.where is None:
             text = f"settle({text})"
         return f"{text} != 0" if e.dtype.kind == "b" else text
 
     def _prev(self, e: Prev) -> str:
         s = self.states[e.name]
         part = self.parts.get(s.name)
-        if part is not None:
-            old = f"(real){part}" if self.wide(s) else part
-        else:
-            old = self.state(s, self.old_suffix(s))
+        old = self.state(s, self.old_suffix(s)) if part is None else f"(real){part}" if self.wide(s) else part
         if s.op not in ("max", "min") or s.name in self.own:
             return f"{old} != 0" if e.dtype.kind == "b" else old
         return f"({old} == {literal(MONOIDS[s.op].identity)} ? settle({self.state(s)}) : {old})"

@@ -27,7 +27,6 @@ class RowsPrinter(StateCode):
         self.given: dict[Expr, str] = {}
         self.edge = False
         self.fetched: dict[Load, str] = {}
-        self.placed = ""
 
     def body(self) -> list[str]:
         """The statements of the kernel's body."""
@@ -51,16 +50,22 @@ class RowsPrinter(StateCode):
         else:
             lane, item = f"threadIdx.x / {rows}", f"threadIdx.x % {rows}"
         sizes = [n.extent(g.axis) for g in self.phase.grid]
+        picked = n.where is not None and set(n.where) <= {g.axis for g in self.phase.grid}
+        inside = "inside" if picked else "live"
         out = [f"const int lane = {lane};", f"i64 item = (i64)blockIdx.x * {rows} + {item};",
-               f"const i64 items = {' * '.join(sizes) or '1'};", "const bool live = item < items;", "if (!live) item = items - 1;"]  # fmt: skip
+               f"const i64 items = {' * '.join(sizes) or '1'};", f"const bool {inside} = item < items;",
+               f"if (!{inside}) item = items - 1;"]  # fmt: skip
         for g in reversed(self.phase.grid):
             start = n.start(g.axis)
             out.append(f"const i64 {start} = item % {n.extent(g.axis)}; item /= {n.extent(g.axis)};")
             self.at[g.axis] = Place(start)
             if g.axis == SEGMENT:
-                out.append(f"const i64 low = {start} * {g.step}, high = min({n.extent(self.phase.stream)}, low + {g.step});")
+                out.append(f"const i64 low = {start} * {g.step}; i64 high = min({n.extent(self.phase.stream)}, low + {g.step});")
         if self.phase.stream and not any(g.axis == SEGMENT for g in self.phase.grid):
-            out.append(f"const i64 low = 0, high = {n.extent(self.phase.stream)};")
+            out.append(f"const i64 low = 0; i64 high = {n.extent(self.phase.stream)};")
+        if picked:
+            out.append(f"const bool live = inside && *({self.flag_at('where', n.where or ())});")
+            out += ["if (!live) high = low;"] if self.phase.stream else []
         return [*out, f"const int offset = lane * {p.vector};"] if self.phase.stream else out
 
     def _states(self) -> list[str]:
@@ -91,34 +96,18 @@ class RowsPrinter(StateCode):
 
     def do_fetch(self, s: Fetch) -> list[str]:
         """Declares the registers of a tile, and how the row lies in memory; fetched where the tile begins."""
-        return self._prepare(s.loads) + ([*self._begin("low"), *self._fetch(s.loads, True)] if s.once else [])
-
-    def _begin(self, first: str) -> list[str]:
-        shift = " - shift" if self.place.vector > 1 else ""
-        return [f"const i64 at = {first}{shift} + offset;"]
+        return self._prepare(s.loads) + (["const i64 at = low + offset;", *self._fetch(s.loads, True)] if s.once else [])
 
     def _prepare(self, loads: tuple[Load, ...]) -> list[str]:
         out: list[str] = []
-        vectors = [e for e in loads if self._vector(e)]
-        if self.place.vector > 1 and not self.placed:
-            first = vectors[0] if vectors else None
-            self.placed = "shift"
-            text = "0"
-            if first is not None:
-                base, _, tag = self._row(first)
-                text = f"(int)(((u64)({base} + low) & 15) / {self._bytes(tag)})"
-                out.append(f"const int shift = {text};")
-            else:
-                out.append("const int shift = 0;")
         for e in loads:
             if e in self.fetched:
                 continue
-            name = self.names.fresh("x")
-            self.fetched[e] = name
+            name = self.fetched[e] = self.names.fresh("x")
             base, _, tag = self._row(e)
             out.append(f"const {TYPES[tag]} *const {name}_p = {base};")
-            if e in vectors:
-                out.append(f"const bool {name}_v = ((u64)({name}_p + low - shift) & 15) == 0;")
+            if self._vector(e):
+                out.append(f"const bool {name}_v = ((u64)({name}_p + low) & 15) == 0;")
             out.append(f"real {name}[{self.place.elems}];")
             self.given[e] = f"{name}[e]"
         return out
@@ -150,17 +139,17 @@ class RowsPrinter(StateCode):
             _, step, tag = self._row(e)
             get = f"(real)get_{tag}({name}_p + {'k' if step == '1' else f'k * {step}'})"
             if self._vector(e):
-                one = f"{name}[c * {p.vector} + e] = {'k >= low && k < high ? ' + get + ' : (real)0' if edge else get};"
+                one = f"{name}[c * {p.vector} + e] = {'k < high ? ' + get + ' : (real)0' if edge else get};"
                 out += [*self._chunks(f"{name}_v", f"chunk_{tag}<{p.vector}>({name} + c * {p.vector}, {name}_p + first);", one, edge)]
                 continue
-            test = "k >= low && k < high ? " + get + " : (real)0" if edge else get
+            test = "k < high ? " + get + " : (real)0" if edge else get
             out.append(f"UNROLL for (int e = 0; e < {p.elems}; e++) {{ const i64 k = {self.position()}; {name}[e] = {test}; }}")
         return out
 
     def _chunks(self, aligned: str, whole: str, one: str, edge: bool) -> list[str]:
         """For each 16 bytes: `whole` where they are aligned and inside the row, else `one` for each element k."""
         p = self.place
-        inside = f" && first >= low && first + {p.vector} <= high" if edge else ""
+        inside = f" && first + {p.vector} <= high" if edge else ""
         return [f"UNROLL for (int c = 0; c < {p.elems // p.vector}; c++) {{",
                 f"const i64 first = at + c * {p.group * p.vector};", f"if ({aligned}{inside}) {whole}",
                 f"else UNROLL for (int e = 0; e < {p.vector}; e++) {{ const i64 k = first + e; {one} }}", "}"]  # fmt: skip
@@ -171,12 +160,8 @@ class RowsPrinter(StateCode):
         out = self._prepare(loads)
         if not loads and self.given:  # one tile, already in registers
             return ["{", *self._tile(rest, (), True), "}"]
-        if self.place.vector > 1 and not self.placed:
-            out += self._prepare(())
-        shift = "shift" if self.place.vector > 1 else "0"
-        out.append(f"for (i64 first = low{' - shift' if shift != '0' else ''}; first < high; first += {s.step}) {{")
-        out.append("const i64 at = first + offset;")
-        out += [f"if (first >= low && first + {s.step} <= high) {{", *self._tile(rest, loads, False)]
+        out += [f"for (i64 tile = low; tile < high; tile += {s.step}) {{", "const i64 at = tile + offset;"]
+        out += [f"if (tile + {s.step} <= high) {{", *self._tile(rest, loads, False)]
         return [*out, "} else {", *self._tile(rest, loads, True), "}", "}"]
 
     def _tile(self, body: tuple[Stmt, ...], loads: tuple[Load, ...], edge: bool) -> list[str]:
@@ -213,7 +198,7 @@ class RowsPrinter(StateCode):
         var = self.names.var(self.phase.stream)
         used = set(re.findall(r"\w+", "\n".join(lines)))
         head = [f"const i64 {var} = {self.position()};"] if self.edge or var in used else []
-        test = [f"if ({var} < low || {var} >= high) continue;"] if self.edge else []
+        test = [f"if ({var} >= high) continue;"] if self.edge else []
         loop = [f"UNROLL for (int e = 0; e < {self.place.elems}; e++) {{", *head, *test, *lines, "}"]
         guard = f"if (!({self.at_identity(s.guard, False)})) {{" if s.guard else "{"
         return [guard, *pre, *opened, *loop, *closed, "}"]
@@ -236,9 +221,9 @@ class RowsPrinter(StateCode):
             return before, [f"if (live) put_{tag}({name}_p + {el.at[k].whole}{'' if step == '1' else f' * {step}'}, {value});"], []
         before.append(f"real {name}[{p.elems}];")
         one = f"put_{tag}({name}_p + k, {name}[c * {p.vector} + e]);"
-        aligned = f"((u64)({name}_p + low - shift) & 15) == 0"
+        aligned = f"((u64)({name}_p + low) & 15) == 0"
         spill = f"spill_{tag}<{p.vector}>({name}_p + first, {name} + c * {p.vector});"
-        test = "if (k >= low && k < high) " if self.edge else ""
+        test = "if (k < high) " if self.edge else ""
         return before, [f"{name}[e] = {value};"], ["if (live) {", *self._chunks(aligned, spill, test + one, self.edge), "}"]
 
     def do_rebase(self, s: Rebase) -> list[str]:
@@ -374,5 +359,3 @@ class RowsPrinter(StateCode):
         name = self.names.get("acc", s.name) + suffix
         index = (at or {}).get(s.out) if s.k else None
         return name if index is None else f"{name}[{index.whole}]"
-
-

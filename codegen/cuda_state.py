@@ -214,9 +214,9 @@ class StateCode:
             return " || ".join(f"!finite(({cell})[{t}])" for t in range(s.k))
         return f"!finite({cell})"
 
-    def flag_at(self) -> str:
+    def flag_at(self, flags: str = "flags", axes: tuple[str, ...] | None = None) -> str:
         """Text of the address of the row's flag."""
         at = "0"
-        for a in self.names.k.flag_axes or ():
+        for a in axes if axes is not None else self.names.k.flag_axes or ():
             at = f"({at} * {self.names.extent(a)} + {self.at[a].whole})" if at != "0" else self.at[a].whole
-        return f"flags + {at}"
+        return f"{flags} + {at}"

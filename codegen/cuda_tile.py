@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 
 from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Expr, Load
@@ -28,13 +28,13 @@ from .kernel import (
     Partial,
     Phase,
     Rebase,
-    Size,
     Skip,
     State,
     Stmt,
     Store,
     Sweep,
 )
+from .launch import size_of
 
 BARRIER = "__syncthreads();"
 STAGING = "@staging"  # where operands lie in shared memory: after everything else
@@ -118,14 +118,14 @@ class TilePrinter(StateCode):
 
     def row_size(self, s: State) -> int:
         """Elements of a state for one row."""
-        return s.k or math.prod(self.steps.get(c, 1) for c in s.columns)
+        return s.k or prod(self.steps.get(c, 1) for c in s.columns)
 
     def _buffers(self, used: set[str]) -> list[str]:
         out = []
         for b in self.names.k.buffers:
             name = self.names.get("buf", b.name)
             if not b.shared and name in used:
-                out.append(f"real *const {name} = {self.take(math.prod(_number(s) for s in b.sizes))};")
+                out.append(f"real *const {name} = {self.take(prod(size_of(s, {}) for s in b.sizes))};")
         return out
 
     def cell(self, s: State, suffix: str = "", at: dict[str, Place] | None = None) -> str:
@@ -329,14 +329,13 @@ class TilePrinter(StateCode):
         if not (a_stage and b_stage):
             out.append(BARRIER)
         end = f"(int)min((i64){s.c_block}, {total} - {c0})" if a_stage or b_stage else str(s.c_block)
-        left = self._element(s.a, s.i, s.c, f"({i} + m * {high})", f"({c0} + c)") if a_stage else f"{a_at}[c * {rows + 1} + {i} + m * {high}]"
-        right = (
-            self._element(s.b, s.j, s.c, f"({j} + n * {wide})", f"({c0} + c)") if b_stage else f"{b_at}[c * {columns + 1} + {j} + n * {wide}]"
-        )
-        inside = f"if ({j} + n * {wide} < {columns}) " if columns % wide else ""
-        out += [f"if (thread < {active}) for (int c = 0; c < {end}; c++) {{", f"real x[{m}];", f"UNROLL for (int m = 0; m < {m}; m++) x[m] = {left};",
-                f"UNROLL for (int n = 0; n < {n}; n++) {inside}{{ const real y = {right};",
-                f"UNROLL for (int m = 0; m < {m}; m++) {acc}[m][n] = fma(x[m], y, {acc}[m][n]); }}", "}",
+        side_a, side_b = f"{i} + m * {high}", f"{j} + n * {wide}"
+        left = self._element(s.a, s.i, s.c, f"({side_a})", f"({c0} + c)") if a_stage else f"{a_at}[c * {rows + 1} + {side_a}]"
+        right = self._element(s.b, s.j, s.c, f"({side_b})", f"({c0} + c)") if b_stage else f"{b_at}[c * {columns + 1} + {side_b}]"
+        inside = f"if ({side_b} < {columns}) " if columns % wide else ""
+        over_m, over_n = f"UNROLL for (int m = 0; m < {m}; m++)", f"UNROLL for (int n = 0; n < {n}; n++)"
+        out += [f"if (thread < {active}) for (int c = 0; c < {end}; c++) {{", f"real x[{m}];", f"{over_m} x[m] = {left};",
+                f"{over_n} {inside}{{", f"const real y = {right};", f"{over_m} {acc}[m][n] = fma(x[m], y, {acc}[m][n]);", "}", "}",
                 *([] if a_stage and b_stage else [BARRIER]), "}"]  # fmt: skip
         return [*out, *self._epilogue(s, acc, i, j, m, n, high, wide, active), "}", BARRIER]
 
@@ -482,11 +481,3 @@ class TilePrinter(StateCode):
             raise IRError(f"nothing in the kernel is called {target!r}")
         offsets = [(el.at[d].whole if b.shared else el.at[d].offset, self.names.step(b, i)) for i, d in enumerate(b.dims)]
         return f"*({' + '.join([self.names.get('buf', b.name), *_offsets(offsets)])}) = (real)({value});"
-
-
-def _number(s: Size) -> int:
-    if s.axis:
-        raise IRError(f"a block's buffer has a size that is only known at run time: {s}")
-    return -(-s.value // s.multiple) * s.multiple + s.pad
-
-

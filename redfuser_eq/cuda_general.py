@@ -181,5 +181,3 @@ class GeneralBuilder(ProductBuilder):
                 p = replace(p, grid=(*p.grid, *columns), place=place, shared_counter=False)
             out.append(p)
         return out
-
-

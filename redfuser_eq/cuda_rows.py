@@ -29,6 +29,7 @@ VECTOR_TAGS = {"f32": 4, "f64": 2, "f16": 8, "bf16": 8, "e4m3": 16}  # elements 
 SEGMENT_ELEMENTS = 1 << 16  # rows are cut into segments from twice this length on
 SEGMENTS = 512  # of a row, at most
 MERGE_GROUP = 32
+LONG_THREADS = 1024
 
 
 class RowsBuilder(PhaseBuilder):
@@ -71,25 +72,36 @@ class RowsBuilder(PhaseBuilder):
         loads, choice = self._loads(), self.s.choice
         n = max(1, self.s.extents[self.stream])
         top = max((a.k for a in self.accs.values()), default=0)
+        threads = int(choice.get("threads", THREADS))
         if self._closed_reductions():  # long enough by themselves
             return ir.Place("rows", threads // 32, group=int(choice.get("group", min(32, 1 << (n - 1).bit_length()))))
         contiguous = [e for e in loads if self._step(e) == 1]
         across = [e for e in loads if self._row_step(e) == 1 and self._step(e) != 1]
-        threads = int(choice.get("threads", THREADS))
         if len(across) > len(contiguous) and not top:
             group = min(threads // 32, 1 << max(0, (n // 64).bit_length() - 1))
             return ir.Place("rows", threads // 32, group=int(choice.get("group", group)), elems=8, along="row")
         tags = [a.dtype for e in contiguous for a in self.s.inputs if a.name == e.source]
         vector = max((VECTOR_TAGS.get(t, 1) for t in tags), default=1)
-        elems = max(ELEMS, vector)
-        if top or len(loads) > 2:
-            elems = max(8, vector)
-        group = 1 << max(0, (ceil(n / elems) - 1).bit_length())
-        group = int(choice.get("group", min(max(group, 1), threads)))
-        kept = up(ceil((n + vector - 1) / group), vector)
-        if (self.along or len(self.g.roles) > 1) and kept <= max(KEPT // max(1, len(loads)), elems) and "elems" not in choice:
+        most = max(ELEMS if len(loads) <= 2 and not top else ELEMS // 2, vector)
+        group = 1 << (ceil(n / vector) - 1).bit_length()  # a short row: few elements a thread
+        if group > 32:
+            group = max(32, min(threads, 1 << (ceil(n / most) - 1).bit_length()))
+        room = max(KEPT // max(1, len(loads)), most)
+        if self._returns() and n > room * threads and "threads" not in choice:
+            threads = group = 2 * THREADS
+            if n > room * threads:
+                threads = group = LONG_THREADS  # few rows at once, so that a second sweep finds them in L2
+                room = most = max(ELEMS // 2, vector)
+        group = int(choice.get("group", group))
+        elems = min(most, up(ceil(n / group), vector))
+        kept = up(ceil(n / group), vector)
+        if self._returns() and kept <= room:
             elems = kept
         return ir.Place("rows", threads // 32, group=group, elems=up(int(choice.get("elems", elems)), vector), vector=vector)
+
+    def _returns(self) -> bool:
+        """The row is swept again."""
+        return bool(self.along) or len(self.g.roles) > 1
 
     def _row_step(self, e: Load) -> int | None:
         """The stride of the load along the innermost row axis."""
@@ -122,9 +134,8 @@ class RowsBuilder(PhaseBuilder):
     def phases(self) -> list[ir.Phase]:
         place = self.place
         tile = place.group * place.elems
-        fits = self.s.extents[self.stream] + place.vector - 1 <= tile
         loads = tuple(sorted(self._loads(), key=repr))
-        once = fits and (len(self.g.roles) > 1 or bool(self.along)) and bool(loads)
+        once = self.s.extents[self.stream] <= tile and self._returns() and bool(loads)
         body: list[ir.Stmt] = [ir.Fetch(loads, True)] if once else []
         fetch = (ir.Fetch(loads),) if loads and not once else ()
         for r in self.g.roles:
