@@ -15,23 +15,26 @@ from .c_expr import identifier
 from .cuda_expr import TYPES, CudaNames
 from .cuda_mma import FragmentPhase
 from .cuda_rows import RowsPrinter
-from .cuda_tile import TilePrinter
 from .cuda_scan import ScanPrinter
+from .cuda_tile import TilePrinter
 from .kernel import SEGMENT, Buffer, Kernel, Phase, Scan, Size, statements
 from .launch import CudaProgram, Launch, Scratch
 from .primitives import paste
 
 
-def emit(kernel: Kernel, gpu: Gpu, *, guarded: bool = False) -> CudaProgram:
-    """The CUDA program of a kernel whose phases have places. guarded: every launch takes one more pointer, ("guard",), and does
-    nothing while the byte there is 0. Raises IRError where a statement has none in its form, and
-    BackendError where a primitive needs a newer GPU."""
+def emit(kernel: Kernel, gpu: Gpu, *, where: tuple[str, ...] | None = None) -> CudaProgram:
+    """The CUDA program of a kernel whose phases have places.
+
+    where: the program changes only rows that are flagged in ("where",), bytes over these axes, and does nothing while the byte at
+    ("guard",) is 0; phases must be streaming rows then. Raises IRError where a statement has none in its form, and BackendError
+    where a primitive needs a newer GPU."""
     names = CudaNames(kernel)
+    names.where = where
     for a in kernel.extent_names:
         names.extent(a)
     texts, launches = [], []
     for n, p in enumerate(kernel.phases):
-        text, launch = _phase(names, p, n, guarded)
+        text, launch = _phase(names, p, n)
         texts.append(text)
         launches.append(launch)
     code = indent(texts)
@@ -74,14 +77,14 @@ def printer(names: CudaNames, phase: Phase) -> Any:
     raise IRError(f"phase {phase.name!r}: no printer for the form {phase.place.form!r}")
 
 
-def _phase(names: CudaNames, p: Phase, number: int, guarded: bool) -> tuple[str, Launch]:
+def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
     made = printer(names, p)
     lines: list[str] = made.body()
     name = f"phase_{number}_{identifier(p.name)}"
     sizes = _sizes(names, p, "\n".join(lines))
     used = set(re.findall(r"\w+", "\n".join([*sizes, *lines])))
     chosen = [(kind, text, arg) for kind, text, arg in _parameters(names, names.k) if text in used]
-    if guarded:
+    if names.where is not None:
         chosen.append(("const u8 *__restrict__ ", "guard", ("guard",)))
         lines = ["if (*guard == 0) return;", *lines]
     laws = [f"  /* {_comment(x)} */" for x in p.laws]
@@ -103,6 +106,7 @@ def _parameters(names: CudaNames, k: Kernel) -> list[tuple[str, str, tuple[Any, 
         out.append((f"{TYPES[a.dtype]} *__restrict__ ", names.array(a), ("out", i)))
     if k.flag_axes is not None:
         out.append(("u8 *__restrict__ ", "flags", ("flags",)))
+    out.append(("const u8 *__restrict__ ", "where", ("where",)))
     out += [("real *__restrict__ ", names.get("buf", b.name), ("buffer", b.name)) for b in k.buffers if b.shared]
     out += [("const i64 ", names.extent(a), ("extent", a)) for a in k.extent_names]
     for a in k.inputs:

@@ -21,9 +21,9 @@ class Launch:
     points: a block does `per_block` of them at once. A size of 0 means that there is nothing to launch. block: threads. shared:
     bytes of dynamic shared memory.
 
-    args, in the order of the kernel's parameters: ("in", source), ("out", position), ("flags",) and ("buffer", name) are device
-    pointers; ("extent", axis), ("in_stride", source, dimension) and ("out_stride", position, dimension) are `long long`,
-    strides in elements."""
+    args, in the order of the kernel's parameters: ("in", source), ("out", position), ("flags",), ("buffer", name) and, in a program
+    of flagged rows, ("where",) and ("guard",) are device pointers; ("extent", axis), ("in_stride", source, dimension) and
+    ("out_stride", position, dimension) are `long long`, strides in elements."""
 
     name: str
     grid: tuple[Sizes, Sizes, Sizes]

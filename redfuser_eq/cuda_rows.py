@@ -57,10 +57,10 @@ class RowsBuilder(PhaseBuilder):
 
     # ---- decisions
     def _loads(self) -> list[Load]:
-        """Loads of arrays along the stream, outside reductions in elements."""
+        """Loads of arguments along the stream, outside reductions in elements."""
         inner = {x for e in nodes(*self.exprs()) if e.axes - {self.stream} - set(self.rows) for x in nodes(e)}
         found = [e for e in nodes(*self.exprs()) if isinstance(e, Load) and self.stream in e.axes and e.dtype.kind != "b"]
-        return [e for e in found if e not in inner and e.axes <= {self.stream, *self.rows}]
+        return [e for e in found if e not in inner and e.axes <= {self.stream, *self.rows} and not self.s.is_buffer(e.source)]
 
     def _step(self, e: Load) -> int | None:
         array = next((a for a in self.s.inputs if a.name == e.source), None)

@@ -116,6 +116,16 @@ def asarray(values: Any) -> ndarray:
     return made
 
 
+def like(values: np.ndarray) -> ndarray:
+    """A copy on the device with the same strides."""
+    ends = [s * (n - 1) for n, s in zip(values.shape, values.strides, strict=True)] if values.size else []
+    low, high = sum(min(0, e) for e in ends), sum(max(0, e) for e in ends) + values.itemsize
+    memory = Memory(CURRENT.device, max(1, high - low))
+    made = ndarray(values.shape, values.dtype, MemoryPointer(memory, -low), values.strides)
+    made.host[...] = values
+    return made
+
+
 class Kernel:
     """A RawKernel: arrays and NumPy scalars as arguments, blocks of at most what the device has."""
 
@@ -264,4 +274,4 @@ def install(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Current:
     return CURRENT
 
 
-__all__ = ["Buffer", "EmulatorError", "asarray", "forget", "install", "ndarray"]
+__all__ = ["Buffer", "EmulatorError", "asarray", "forget", "install", "like", "ndarray"]

@@ -129,7 +129,8 @@ def test_a_graph_of_launches(sums: emulated_cupy.Current) -> None:
     got = rf.optimize(total, target="cuda")(given)
     assert isinstance(got, emulated_cupy.ndarray)
     np.testing.assert_allclose(got.get(), wide(x).sum(-1), rtol=1e-5, atol=1e-5)
-    assert sums.log == [("part", (2, 3, 1), (64, 1, 1), 0), ("all", (3, 1, 1), (32, 1, 1), 60 << 10)]
+    assert sums.log[:2] == [("part", (2, 3, 1), (64, 1, 1), 0), ("all", (3, 1, 1), (32, 1, 1), 60 << 10)]
+    assert [name for name, *_ in sums.log[2:]] == ["any_flag", "phase_0_over_" + "k"]  # of flagged rows: always queued
     assert sorted(b.nbytes for b in sums.device.buffers.values()) == [4 * 70, 4 * 70 * 50]  # scratch is given back
 
 
@@ -176,9 +177,10 @@ def test_outputs_are_checked(sums: emulated_cupy.Current) -> None:
         run([asarray(normal(4, 6))], extents)
 
 
-def test_flagged_rows_are_the_plain_programs(sums: emulated_cupy.Current, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flagged_rows_without_a_kernel_for_them(sums: emulated_cupy.Current, monkeypatch: pytest.MonkeyPatch) -> None:
     x = normal(70, 50)
     x[[3, 64]] = 7.0  # sums of 350, over the 100 from which rows are flagged
+    monkeypatch.setattr(cuda.CudaExecutable, "_device_repair", lambda *_: None)
     monkeypatch.setattr(cuda.Repair, "__call__", flagged_as_minus_two)
     got = rf.optimize(total, target="cuda")(asarray(x)).get()
     want = np.where(np.isin(np.arange(70), [3, 64]), -2, wide(x).sum(-1))
@@ -214,7 +216,7 @@ def test_threads_share_one_build(sums: emulated_cupy.Current) -> None:
         t.join()
     for x, y in zip(inputs, results, strict=True):
         np.testing.assert_allclose(y, wide(x).sum(-1), rtol=1e-5, atol=1e-5)
-    assert len(sums.modules) <= 1
+    assert sum("part" in text for _, text in sums.modules) <= 1
 
 
 def test_axes_without_elements(gpu: emulated_cupy.Current) -> None:

@@ -1,58 +1,38 @@
 """The CUDA backend: Cascade -> Kernel -> CUDA text -> a loaded module -> launches on the caller's stream.
 
 All that a call needs is kept per signature (shapes, strides, dtypes, device), so that a repeated call allocates the results,
-collects addresses and launches. Nothing waits for the device, with two exceptions: a program with row flags (its one-pass
-form may lose a NaN or an infinity that the written-out formula has) reads them back, one byte a row, and has flagged rows
-computed again by the plain program on the host; and a call in which an axis has no elements runs on the host.
+collects addresses and launches. Rows whose running parameters do not end finite are computed again by the plain program, on the
+device (`cuda_repair`). Nothing waits for the device, with two exceptions: where the plain program has no kernel, the row flags
+are read back, one byte a row, and flagged rows computed on the host; and a call in which an axis has no elements runs there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ..cascade import Cascade
 from ..codegen.cuda import emit
 from ..codegen.kernel import Kernel
-from ..codegen.launch import CudaProgram, bytes_of, grid_of
+from ..codegen.launch import CudaProgram
 from ..cuda_schedule import schedule
 from ..errors import BackendError
 from ..gpu import GPUS, Gpu
-from ..schedule import Unsupported
+from ..schedule import Unsupported, row_major
 from . import cuda_cupy
 from . import numpy as host
+from .cuda_launch import Arg, Device, Ready, flag_bytes, prepare
+from .cuda_repair import DeviceRepair, prepare_repair
 from .numpy import checked_arrays, checked_out
 from .repair import Repair
 
 SIGNATURES = 512  # kept for each executable; beyond, all are dropped
 PROGRAMS = 1024  # kept by the process
-
-
-class Device(Protocol):
-    """What a call needs of a device; see `cuda_cupy.CupyDevice`. Arrays are CuPy's."""
-
-    index: int
-    gpu: Gpu
-
-    def active(self) -> contextlib.AbstractContextManager[None]: ...
-    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any: ...
-    def alloc(self, nbytes: int) -> Any: ...
-    def fill(self, memory: Any, value: int, nbytes: int) -> None: ...
-    def array(self, memory: Any, shape: Sequence[int], dtype: Any) -> Any: ...
-    def to_host(self, array: Any) -> np.ndarray[Any, Any]: ...
-    def write(self, array: Any, values: np.ndarray[Any, Any]) -> None: ...
-    def functions(self, program: CudaProgram) -> tuple[Any, ...]: ...
-    def launch(
-        self, function: Any, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int, args: tuple[Any, ...]
-    ) -> None: ...
 
 
 def available() -> bool:
@@ -98,36 +78,24 @@ def program(cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, 
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
-def _printed(kernel: Kernel, gpu: Gpu) -> CudaProgram:
-    return emit(kernel, gpu)
+def _printed(kernel: Kernel, gpu: Gpu, where: tuple[str, ...] | None = None) -> CudaProgram:
+    return emit(kernel, gpu, where=where)
 
 
 @dataclass(frozen=True)
-class _Launch:
-    """A kernel of one signature. pick: the pool of a call's arrays, addresses and sizes -> the kernel's arguments."""
-
-    function: Any
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    shared: int
-    pick: Callable[[Sequence[Any]], tuple[Any, ...]]
-
-
-@dataclass(frozen=True)
-class _Ready:
+class _Signature:
     """A signature, prepared: what a call needs beyond its arrays.
 
-    flags: axes of the row flags that are to be looked at, None for none. scratch: bytes and fill of each piece of memory, in
-    the order of the pool, which is inputs, results, scratch, sizes. copied: inputs to copy first, whose strides are of part
-    elements."""
+    main: the cascade's program, None where the host computes. flags: axes and bytes of its row flags. repair: of flagged rows, on
+    the device; None where it is not needed, or, with `reread`, where the plain program has no kernel. copied: inputs to copy
+    first, whose strides are of part elements."""
 
-    text: str
-    launches: tuple[_Launch, ...]
-    scratch: tuple[tuple[int, int | None], ...]
-    sizes: tuple[Any, ...]
+    main: Ready | None
     shapes: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
-    flags: tuple[str, ...] | None
-    copied: tuple[int, ...]
+    flags: tuple[tuple[str, ...], int] | None = None
+    repair: DeviceRepair | None = None
+    reread: bool = False
+    copied: tuple[int, ...] = ()
 
 
 class CudaExecutable:
@@ -138,7 +106,7 @@ class CudaExecutable:
         self._same = cascade.passes == plain.passes and cascade.outputs == plain.outputs
         self._host = host.build(cascade, plain)
         self._repair = Repair(plain)
-        self._signatures: dict[Any, _Ready] = {}
+        self._signatures: dict[Any, _Signature] = {}
         self._text = ""
         self._lock = threading.Lock()
 
@@ -177,27 +145,28 @@ class CudaExecutable:
         for i in ready.copied:
             given[i] = given[i].copy()
         results = [device.empty(shape, dtype) for shape, dtype in ready.shapes] if out is None else list(out)
-        if ready.launches:
+        if ready.main is not None:
             self._run(device, ready, given, results, extents)
         else:
             self._on_host(device, given, results, extents)
         return results
 
-    def _run(self, device: Device, ready: _Ready, given: list[Any], results: list[Any], extents: Mapping[str, int]) -> None:
-        pool = given + results
-        memory = []
-        for nbytes, fill in ready.scratch:
-            memory.append(piece := device.alloc(nbytes))
-            pool.append(np.uint64(piece.ptr))
-            if fill is not None:
-                device.fill(piece, fill, nbytes)
-        pool += ready.sizes
-        for x in ready.launches:
-            device.launch(x.function, x.grid, x.block, x.shared, x.pick(pool))
-        if ready.flags is not None:
-            rows = device.to_host(device.array(memory[0], [extents[a] for a in ready.flags], np.bool_))
+    def _run(self, device: Device, ready: _Signature, given: list[Any], results: list[Any], extents: Mapping[str, int]) -> None:
+        assert ready.main is not None
+        if ready.flags is None:
+            ready.main.run(device, given + results)
+            return
+        axes, nbytes = ready.flags
+        memory = device.alloc(nbytes + 1)  # the flags, and the guard of their repair
+        device.fill(memory, 0, nbytes + 1)
+        flags = np.uint64(memory.ptr)
+        ready.main.run(device, [*given, *results, flags])
+        if ready.repair is not None:
+            ready.repair.run(device, given + results, flags, np.uint64(memory.ptr + nbytes))
+        elif ready.reread:
+            rows = device.to_host(device.array(memory, [extents[a] for a in axes], np.bool_))
             if rows.any():
-                self._repaired(device, given, extents, ready.flags, rows, results)
+                self._repaired(device, given, extents, axes, rows, results)
 
     def _repaired(
         self, device: Device, given: list[Any], extents: Mapping[str, int], axes: tuple[str, ...], rows: Any, results: list[Any]
@@ -214,7 +183,7 @@ class CudaExecutable:
             device.write(r, value)
 
     # ---- at a new signature
-    def _new(self, key: Any, device: Device, given: list[Any], extents: Mapping[str, int], out: Sequence[Any] | None) -> _Ready:
+    def _new(self, key: Any, device: Device, given: list[Any], extents: Mapping[str, int], out: Sequence[Any] | None) -> _Signature:
         with self._lock:  # a build takes a second: others wait for it instead of making it too
             ready = self._signatures.get(key)
             if ready is None:
@@ -224,7 +193,7 @@ class CudaExecutable:
                 self._signatures[key] = ready
             return ready
 
-    def _prepare(self, device: Device, given: list[Any], extents: Mapping[str, int], out: Sequence[Any] | None) -> _Ready:
+    def _prepare(self, device: Device, given: list[Any], extents: Mapping[str, int], out: Sequence[Any] | None) -> _Signature:
         checked_arrays(self.cascade, given, extents)
         if out is not None:
             checked_out(self.cascade.outputs, extents, out)
@@ -233,55 +202,36 @@ class CudaExecutable:
             raise BackendError(f"target='cuda': arrays are on device {device.index} and on {sorted(others)}; move them to one device")
         shapes = tuple((tuple(extents[a] for a in o.axes), o.dtype) for o in self.cascade.outputs)
         if any(n == 0 for n in extents.values()):
-            return _Ready("", (), (), (), shapes, None, ())
+            return _Signature(None, shapes)
         copied = tuple(i for i, a in enumerate(given) if any(s % a.itemsize for s in a.strides))
         seen = [a.copy() if i in copied else a for i, a in enumerate(given)]
         strides = _strides(seen, self.cascade, out)
         made = program(self.cascade, extents, strides, device.gpu)
+        strides = {i: row_major(o.axes, extents) for i, o in enumerate(self.cascade.outputs)} | strides
+        size = _size_in(extents, strides)
+        brought: list[Arg] = [("in", s.name) for s in self.cascade.sources] + [("out", i) for i in range(len(shapes))]
         self._text = made.text
-        flags = None if self._same else made.flag_axes
-        return _ready(made, device, self.cascade, extents, strides, shapes, flags, copied)
+        if made.flag_axes is None:
+            return _Signature(prepare(made, device, brought, extents, size), shapes, copied=copied)
+        main = prepare(made, device, [*brought, ("flags",)], extents, size)
+        repair = None if self._same else self._device_repair(device, made.flag_axes, extents, strides)
+        flags = made.flag_axes, flag_bytes(made, extents)
+        return _Signature(main, shapes, flags, repair, not self._same and repair is None, copied)
+
+    def _device_repair(
+        self, device: Device, axes: tuple[str, ...], extents: Mapping[str, int], strides: Mapping[Any, tuple[int, ...]]
+    ) -> DeviceRepair | None:
+        """None where there is no kernel for it."""
+        try:
+            kernel = schedule(self.plain, extents, strides, device.gpu, {"form": "rows"})
+        except Unsupported:
+            return None
+        return prepare_repair(_printed(kernel, device.gpu, axes), self.plain, device, axes, extents, _size_in(extents, strides))
 
 
-def _ready(
-    made: CudaProgram,
-    device: Device,
-    cascade: Cascade,
-    extents: Mapping[str, int],
-    strides: Mapping[Any, tuple[int, ...]],
-    shapes: tuple[tuple[tuple[int, ...], np.dtype[Any]], ...],
-    flags: tuple[str, ...] | None,
-    copied: tuple[int, ...],
-) -> _Ready:
-    """Every argument of every launch as a place in the pool."""
-    places: dict[tuple[Any, ...], int] = {("in", s.name): i for i, s in enumerate(cascade.sources)}
-    places |= {("out", i): len(places) + i for i in range(len(shapes))}
-    scratch: list[tuple[int, int | None]] = []
-    if made.flag_axes is not None:
-        places["flags",] = len(places)
-        scratch.append((max(1, math.prod(extents[a] for a in made.flag_axes)), 0))
-    for b in made.buffers:
-        places["buffer", b.name] = len(places)
-        scratch.append((bytes_of(b, extents), b.fill))
-    sizes: list[Any] = []
-    for arg in dict.fromkeys(a for launch in made.launches for a in launch.args if a not in places):
-        places[arg] = len(places)
-        sizes.append(np.int64(extents[arg[1]] if arg[0] == "extent" else _stride(strides, arg[1], arg[2], shapes)))
-    launches = []
-    for launch, function in zip(made.launches, device.functions(made), strict=True):
-        grid = grid_of(launch, extents)
-        if all(grid):
-            launches.append(_Launch(function, grid, (launch.block, 1, 1), launch.shared, _picker([places[a] for a in launch.args])))
-    return _Ready(made.text, tuple(launches), tuple(scratch), tuple(sizes), shapes, flags, copied)
-
-
-def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    return itemgetter(*places) if len(places) > 1 else lambda pool: tuple(pool[i] for i in places)
-
-
-def _stride(strides: Mapping[Any, tuple[int, ...]], array: Any, dim: int, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> int:
-    """In elements; results made by this module are row-major."""
-    return strides[array][dim] if array in strides else math.prod(shapes[array][0][dim + 1 :])
+def _size_in(extents: Mapping[str, int], strides: Mapping[Any, tuple[int, ...]]) -> Callable[[Arg], int]:
+    """Extents and strides as arguments name them."""
+    return lambda arg: extents[arg[1]] if arg[0] == "extent" else strides[arg[1]][arg[2]]
 
 
 def _strides(given: Sequence[Any], cascade: Cascade, out: Sequence[Any] | None) -> dict[Any, tuple[int, ...]]:

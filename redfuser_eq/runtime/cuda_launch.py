@@ -1,0 +1,99 @@
+"""A printed CUDA program made ready for calls of one signature: grids, argument lists, scratch memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import prod
+from operator import itemgetter
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..codegen.launch import CudaProgram, bytes_of, grid_of
+from ..gpu import Gpu
+
+Arg = tuple[Any, ...]  # see `codegen.launch.Launch.args`
+
+
+class Device(Protocol):
+    """What a call needs of a device; see `cuda_cupy.CupyDevice`. Arrays are CuPy's."""
+
+    index: int
+    gpu: Gpu
+
+    def active(self) -> AbstractContextManager[None]: ...
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any: ...
+    def alloc(self, nbytes: int) -> Any: ...
+    def fill(self, memory: Any, value: int, nbytes: int) -> None: ...
+    def array(self, memory: Any, shape: Sequence[int], dtype: Any) -> Any: ...
+    def to_host(self, array: Any) -> np.ndarray[Any, Any]: ...
+    def write(self, array: Any, values: np.ndarray[Any, Any]) -> None: ...
+    def functions(self, program: CudaProgram) -> tuple[Any, ...]: ...
+    def launch(self, function: Any, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int, args: tuple[Any, ...]) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """One launch. pick: the pool of a call -> the kernel's arguments."""
+
+    function: Any
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A program for one signature. The pool of a call holds what the caller gives, in the order of `prepare`'s `given`, then the
+    addresses of scratch, then sizes. scratch: bytes and fill of each piece."""
+
+    kernels: tuple[_Kernel, ...]
+    scratch: tuple[tuple[int, int | None], ...]
+    sizes: tuple[Any, ...]
+
+    def run(self, device: Device, given: list[Any]) -> None:
+        """Queue the launches. given: arrays, and addresses as NumPy scalars."""
+        pool, held = given.copy(), []
+        for nbytes, fill in self.scratch:
+            memory = device.alloc(nbytes)
+            held.append(memory)
+            pool.append(np.uint64(memory.ptr))
+            if fill is not None:
+                device.fill(memory, fill, nbytes)
+        pool += self.sizes
+        for k in self.kernels:
+            device.launch(k.function, k.grid, k.block, k.shared, k.pick(pool))
+
+
+def prepare(made: CudaProgram, device: Device, given: Sequence[Arg], extents: Mapping[str, int], size: Callable[[Arg], int]) -> Ready:
+    """Build a program and find every argument's place.
+
+    given: the arguments that a call brings itself. size: other arguments that are numbers. Row flags that a call does not bring
+    are scratch. Raises BackendError where the build fails."""
+    places: dict[Arg, int] = {arg: i for i, arg in enumerate(given)}
+    scratch: list[tuple[int, int | None]] = []
+    if made.flag_axes is not None and ("flags",) not in places:
+        places["flags",] = len(places)
+        scratch.append((flag_bytes(made, extents), 0))
+    for b in made.buffers:
+        places["buffer", b.name] = len(places)
+        scratch.append((bytes_of(b, extents), b.fill))
+    numbers = list(dict.fromkeys(a for launch in made.launches for a in launch.args if a not in places))
+    places |= {arg: len(places) + i for i, arg in enumerate(numbers)}
+    kernels = []
+    for launch, function in zip(made.launches, device.functions(made), strict=True):
+        grid = grid_of(launch, extents)
+        if all(grid):
+            kernels.append(_Kernel(function, grid, (launch.block, 1, 1), launch.shared, _picker([places[a] for a in launch.args])))
+    return Ready(tuple(kernels), tuple(scratch), tuple(np.int64(size(a)) for a in numbers))
+
+
+def flag_bytes(made: CudaProgram, extents: Mapping[str, int]) -> int:
+    return max(1, prod(extents[a] for a in made.flag_axes or ()))
+
+
+def _picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    return itemgetter(*places) if len(places) > 1 else lambda pool: tuple(pool[i] for i in places)

@@ -1,0 +1,57 @@
+"""Rows that a kernel flags, because a running parameter did not end finite, computed again on the device by the plain program.
+
+Nothing waits for the device: the launches are always queued, and end at once unless some row is flagged. The plain program is
+printed as streaming rows whatever it is, because that form computes flagged rows alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..cascade import Cascade
+from ..codegen.kernel import Size
+from ..codegen.launch import CudaProgram, Launch
+from .cuda_launch import Arg, Device, Ready, prepare
+
+_ANY = """extern "C" __global__ void __launch_bounds__(256) any_flag(const unsigned char *flags, long long count, unsigned char *guard) {
+  for (long long i = blockIdx.x * 256ll + threadIdx.x; i < count; i += gridDim.x * 256ll)
+    if (flags[i]) *guard = 1; /* all who write, write the same */
+}
+"""
+_BLOCKS = 264
+
+
+@dataclass(frozen=True)
+class DeviceRepair:
+    """A repair for one signature."""
+
+    any: Ready
+    plain: Ready
+    count: Any
+
+    def run(self, device: Device, given: list[Any], flags: Any, guard: Any) -> None:
+        """Queue it. given: inputs and results. flags: the address of the row flags. guard: that of a byte, which is 0."""
+        self.any.run(device, [flags, self.count, guard])
+        self.plain.run(device, [*given, flags, guard])
+
+
+def prepare_repair(
+    made: CudaProgram, plain: Cascade, device: Device, axes: tuple[str, ...], extents: Mapping[str, int], size: Callable[[Arg], int]
+) -> DeviceRepair:
+    """made: the plain program, printed for flagged rows of these axes. size: its extents and strides."""
+    count = prod(extents[a] for a in axes)
+    grid = (Size(value=min(_BLOCKS, -(-count // 256))),)
+    key = hashlib.sha256(_ANY.encode()).hexdigest()[:32]
+    launch = Launch("any_flag", (grid, (), ()), 256, 0, (("flags",), ("count",), ("guard",)))
+    given: list[Arg] = [("in", s.name) for s in plain.sources] + [("out", i) for i in range(len(plain.outputs))]
+    return DeviceRepair(
+        prepare(CudaProgram(_ANY, (launch,), (), device.gpu.capability, key), device, launch.args, extents, size),
+        prepare(made, device, [*given, ("where",), ("guard",)], extents, size),
+        np.int64(count),
+    )
