@@ -14,6 +14,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -58,25 +59,51 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.child:
-        json.dump(_child(options), sys.stdout)
+        for part in _child(options):
+            print(json.dumps(part), flush=True)
         return 0
     from . import report
 
-    result: dict[str, Any] = {"machine": _machine(), "roofline": {}, "rows": []}
+    result = _earlier(options)
     for threads in (int(t) for t in options.threads.split(",")):
-        stock = _spawn(options, threads, "stock", {})
-        result["roofline"][str(threads)] = stock["roofline"]
-        rows = [Row(**r) for r in stock["rows"]]
+        for part in _spawn(options, threads, "stock", {}):
+            _record(options, result, threads, part)
         if sys.platform == "linux" and find_spec("torch") is not None and (not options.contender or LIFTED in options.contender):
-            rows += _lifted(options, threads, rows)
-        result["rows"] += [asdict(r) for r in rows]
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "cpu.json").write_text(json.dumps(result, indent=1))
+            for rows in _lifted(options, threads, result["rows"]):
+                _record(options, result, threads, {"rows": rows})
     table = report.markdown(result)
     (options.out / "cpu.md").write_text(table)
     print(table)
     print(report.plot(result, options.out / "cpu.png"))
     return 0
+
+
+def _earlier(options: argparse.Namespace) -> dict[str, Any]:
+    """What the folder holds of the same machine and versions: a workload that is not measured again keeps its rows, all of
+    which come from one run."""
+    result: dict[str, Any] = {"machine": _machine(), "roofline": {}, "rows": []}
+    path = options.out / "cpu.json"
+    if path.exists():
+        found = json.loads(path.read_text())
+        if found["machine"] == result["machine"]:
+            return dict(found)
+    return result
+
+
+def _record(options: argparse.Namespace, result: dict[str, Any], threads: int, part: dict[str, Any]) -> None:
+    """Put a part of the results in place and on disk at once: a run that is stopped loses one workload."""
+    if "roofline" in part:
+        result["roofline"][str(threads)] = part["roofline"]
+    new = {(r["workload"], r["threads"], r["contender"]) for r in part.get("rows", ())}
+    fresh = {w for w, _, c in new if c == "ours"}  # a workload's contenders are compared within one run only
+    result["rows"] = [
+        r
+        for r in result["rows"]
+        if (r["workload"], r["threads"], r["contender"]) not in new and not (r["workload"] in fresh and r["threads"] == threads)
+    ]
+    result["rows"] += part.get("rows", ())
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "cpu.json").write_text(json.dumps(result, indent=1))
 
 
 def _machine() -> dict[str, str]:
@@ -92,19 +119,24 @@ def _machine() -> dict[str, str]:
     return found
 
 
-def _spawn(options: argparse.Namespace, threads: int, kind: str, env: dict[str, str]) -> Any:
-    """A process of its own with this many CPUs."""
+def _spawn(options: argparse.Namespace, threads: int, kind: str, env: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """The results of a process of its own with this many CPUs, as they come."""
     command = [sys.executable, "-m", "benchmarks", "cpu", "--child", kind, "--threads", str(threads), "--rounds", str(options.rounds)]
     command += [x for w in options.workload or () for x in ("--workload", w)] + [
         x for c in options.contender or () for x in ("--contender", c)
     ]
     command += ["--small"] * options.small + ["--tune"] * options.tune
     numbers = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "REDFUSER_NUM_THREADS")}
-    done = subprocess.run(command, env={**os.environ, **numbers, **env}, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    with subprocess.Popen(command, env={**os.environ, **numbers, **env}, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith("{"):  # libraries print too
+                yield json.loads(line)
+    if child.returncode:
+        raise SystemExit(f"the benchmark's process for {threads} threads failed with status {child.returncode}")
 
 
-def _lifted(options: argparse.Namespace, threads: int, stock: list[Row]) -> list[Row]:
+def _lifted(options: argparse.Namespace, threads: int, stock: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """torch again in a process whose MKL believes in its CPU; seconds scaled by the ratio of our own in both processes."""
     from redfuser_eq.errors import BackendError
     from redfuser_eq.runtime import compiler
@@ -115,23 +147,20 @@ def _lifted(options: argparse.Namespace, threads: int, stock: list[Row]) -> list
         try:
             command = [*compiler.find().command, "-shared", "-fPIC", str(source), "-o", str(library)]
         except BackendError as error:
-            return [Row("", threads, LIFTED, note=str(error))]
+            yield [asdict(Row("", threads, LIFTED, note=str(error)))]
+            return
         subprocess.run(command, check=True)
-        rows = [Row(**r) for r in _spawn(options, threads, "lifted", {"LD_PRELOAD": str(library)})["rows"]]
-    ours = {r.workload: r.seconds for r in stock if r.contender == "ours"}
-    again = {r.workload: r.seconds for r in rows if r.contender == "ours"}
-    out = []
-    for r in rows:
-        if r.contender == "torch":
-            here, there = ours.get(r.workload), again.get(r.workload)
-            r.seconds = r.seconds * here / there if r.seconds and here and there else None
-            r.contender = LIFTED
-            out.append(r)
-    return out
+        ours = {r["workload"]: r["seconds"] for r in stock if r["contender"] == "ours" and r["threads"] == threads}
+        for part in _spawn(options, threads, "lifted", {"LD_PRELOAD": str(library)}):
+            rows = {r["contender"]: r for r in part.get("rows", ())}
+            if "torch" in rows:
+                r, here, there = rows["torch"], ours.get(rows["torch"]["workload"]), rows["ours"]["seconds"]
+                r["seconds"] = r["seconds"] * here / there if r["seconds"] and here and there else None
+                yield [{**r, "contender": LIFTED}]
 
 
 # ---- inside the process of one thread count
-def _child(options: argparse.Namespace) -> dict[str, Any]:
+def _child(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     from rich.console import Console
     from rich.progress import Progress
 
@@ -143,14 +172,13 @@ def _child(options: argparse.Namespace) -> dict[str, Any]:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     machine = roofline.measure(threads, 16 if options.small else 256)
     chosen = [w for w in WORKLOADS if not options.workload or any(part in w.name for part in options.workload)]
-    rows: list[Row] = []
+    yield {"roofline": asdict(machine)}
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task(f"{threads} thread{'s' * (threads > 1)}", total=len(chosen))
         for w in chosen:
             progress.update(task, description=f"{threads} thread{'s' * (threads > 1)}: {w.name}")
-            rows += _measure(w.small() if options.small else w, threads, options, machine)
+            yield {"rows": [asdict(r) for r in _measure(w.small() if options.small else w, threads, options, machine)]}
             progress.advance(task)
-    return {"roofline": asdict(machine), "rows": [asdict(r) for r in rows]}
 
 
 def _measure(w: Any, threads: int, options: argparse.Namespace, machine: Any) -> list[Row]:

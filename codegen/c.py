@@ -10,7 +10,7 @@ from redfuser_eq.errors import IRError
 from .c_contract import ContractStatements
 from .c_expr import Names, Place, identifier
 from .c_tile import HELPERS, state_arrays, wide
-from .kernel import SEGMENT, Buffer, Kernel, Loop, Phase, Skip, State, Stmt
+from .kernel import SEGMENT, Buffer, Kernel, Loop, Phase, Skip, State, Stmt, Sweep, statements
 
 SMALL = 2048  # elements of a state or buffer that lie on the stack
 
@@ -79,6 +79,8 @@ class _PhasePrinter(ContractStatements):
     # ---- one item
     def function(self) -> str:
         body = [*self._places(), *self._states(), *self.block(self.phase.body)]
+        if any(isinstance(s, Sweep) and s.past_cache for s in statements(self.phase.body)):
+            body.append("rf_past_done();")
         text = "\n".join(body)
         laws = [f"  /* {_comment(x)} */" for x in self.phase.laws]
         head = [f"static void {self.name}(void *ctx_, int64_t item, int worker) {{", *laws]

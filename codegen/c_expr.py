@@ -16,7 +16,7 @@ from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Acc, Cast, Const, Expr, Index, Load, Map, Prev, Reduce, nodes
 from redfuser_eq.ops import MONOIDS
 
-from .kernel import DTYPES, Array, Buffer, Kernel, Phase, Size, State
+from .kernel import DTYPES, Array, Buffer, Kernel, Phase, Size, State, folds_of, statements
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
@@ -240,8 +240,8 @@ class Elements:
                 m, x, y = (self.mask_of(v) for v in (c, a, b))
                 return f"m_or(m_and({m}, {x}), m_and(m_not({m}), {y}))"
             return f"sel({self.mask_of(c)}, {self.value(a)}, {self.value(b)})"
-        if e.op == "exp" and self._below_maximum(e.args[0]):
-            return f"v_expz({self.value(e.args[0])})"
+        if e.op in ("exp", "exp2") and self._below_maximum(e.args[0]):
+            return f"v_{e.op}z({self.value(e.args[0])})"
         values = [self.value(a) for a in e.args]
         if e.op in INFIX:
             text = f"{values[0]} {INFIX[e.op]} {values[1]}"
@@ -256,11 +256,12 @@ class Elements:
         return f"v_to_m({text})" if _truth(e) else text
 
     def _below_maximum(self, e: Expr) -> bool:
-        """A difference to a running maximum: results far below the smallest normal number are as good as 0."""
+        """The difference of what a maximum is taken of and that maximum: never positive, and an exponential far below the
+        smallest normal number is as good as 0."""
         if self.mode != "lift" or not (isinstance(e, Map) and e.op == "sub" and isinstance(e.args[1], Acc)):
             return False
-        s = self.states.get(e.args[1].name)
-        return s is not None and s.op == "max"
+        of, largest = e.args[0], e.args[1].name
+        return any(f.op == "max" and f.acc == largest and f.lift is of for s in statements(self.phase.body) for f in folds_of(s))
 
     def _cast(self, e: Cast) -> str:
         to, arg = e.dtype, e.args[0]
@@ -290,9 +291,7 @@ class Elements:
             base, tag, local = self.names.get("buf", b.name), "real", not b.shared
             offsets = [self.at[d].whole if b.counts_whole(d) else self.at[d].offset for d in e.dims]
             steps = [self.names.step(b, d) for d in range(len(e.dims))]
-        at = " + ".join(
-            [base, *_offsets(list(zip(offsets, steps, strict=True)))]
-        )
+        at = " + ".join([base, *_offsets(list(zip(offsets, steps, strict=True)))])
         lane = next((s for d, s in zip(e.dims, steps, strict=True) if d == self.lane), "0") if self.lane else "0"
         if lane == "0":
             text = f"set1(get_{tag}({at}))"

@@ -12,7 +12,7 @@ from redfuser_eq.ops import MONOIDS, OPS
 
 from .c_expr import Elements, Place, Scope, combine, improves, literal, state_at
 from .c_tile import TileStatements, wide
-from .kernel import SEGMENT, ColumnRebase, Columns, Flag, Merge, Partial, Rebase, State, Store
+from .kernel import SEGMENT, ColumnRebase, Columns, Flag, Merge, Partial, Rebase, Recall, Remember, State, Store
 
 
 class _Doubles:
@@ -229,6 +229,24 @@ class StateStatements(TileStatements):
             last = lines(el)
         loop = f"for (int64_t {var} = 0; {var} < {total}; {var} += LANES) {{"
         return ["{", *pre.lines, loop, f"const M m = tail({total} - {var}); (void)m;", *scope.lines, *last, "}", "}"]
+
+    # ---- the parameters of each tile
+    def do_remember(self, s: Remember) -> list[str]:
+        return self._each_tile(s.items, s.step, lambda state, cell: f"{cell} = {self.cell(state)};")
+
+    def do_recall(self, s: Recall) -> list[str]:
+        return self._each_tile(s.items, s.step, lambda state, cell: f"{self.cell(state, '_old')} = {cell};")
+
+    def _each_tile(self, items: tuple[tuple[str, str], ...], step: int, line: Callable[[State, str], str]) -> list[str]:
+        out: list[str] = []
+        with self.rows(out):
+            for n, name in items:
+                b, place = self.names.k.buffer(name), self.at.get(self.phase.row)
+                assert b is not None
+                row = place.offset if place and self.states[n].row else "0"
+                at = f"{self.at[self.phase.stream].start} / {step} * {self.names.step(b, 0)}"
+                out.append(line(self.states[n], f"{self.names.get('buf', name)}[{at} + {row}]"))
+        return out
 
     # ---- results
     def do_store(self, s: Store) -> list[str]:

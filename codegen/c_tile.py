@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from redfuser_eq.errors import IRError
-from redfuser_eq.expr import Const, Expr, Index, Load, Map, nodes
+from redfuser_eq.expr import Const, Expr, Index, Map
 from redfuser_eq.ops import MONOIDS
 
 from .c_expr import Elements, Names, Place, Scope, combine, contiguous, improves, literal, row_step, state_at
@@ -109,8 +109,9 @@ class TileStatements:
             pre = Scope(frozenset(), [])
             unroll = 1 if any(self.states[f.acc].k for f in s.folds) else s.unroll
             regs = [[self.names.fresh("a") for _ in range(unroll)] for _ in s.folds]
-            body: list[str] = []
+            body: list[str] = self._up_to_line(s, pre, regs) if s.past_cache else []
             self._stream_step(s, pre, body, regs, unroll, f"for (; {var} + {unroll} * LANES <= {total}; {var} += {unroll} * LANES)", "")
+            s = replace(s, past_cache=False)  # only whole lines
             if unroll > 1:
                 self._stream_step(s, pre, body, regs, 1, f"for (; {var} + LANES <= {total}; {var} += LANES)", "")
             self._stream_step(s, pre, body, regs, 1, f"if ({var} < {total})", "m")
@@ -130,7 +131,20 @@ class TileStatements:
     def _save_old(self, s: State) -> list[str]:
         return [f"{self.cell(s, '_old')} = {self.cell(s)};"] if s.keep and s.name not in self.rebased else []
 
-    def _stream_step(self, s: Sweep, pre: Scope, out: list[str], regs: list[list[str]], unroll: int, loop: str, mask: str) -> None:
+    def _up_to_line(self, s: Sweep, pre: Scope, regs: list[list[str]]) -> list[str]:
+        """The elements before the first whole cache line of the output, with a store of their own."""
+        k, ((target, _),) = self.phase.stream, s.stores
+        array = self.names.k.array(target)
+        assert array is not None
+        first, var = self.names.fresh("first"), self.names.var(k)
+        at = self.address(array, array.dims, {**self.at, k: Place(self.at[k].start)})
+        out = [f"const int64_t {first} = rf_min(rf_to_line({at}), {self.counts[k]});"]
+        self._stream_step(replace(s, past_cache=False), pre, out, regs, 1, f"for (; {var} < {first}; {var} += LANES)", "m", first)
+        return [*out, f"{var} = {first};"]
+
+    def _stream_step(
+        self, s: Sweep, pre: Scope, out: list[str], regs: list[list[str]], unroll: int, loop: str, mask: str, end: str = ""
+    ) -> None:
         k, var = self.phase.stream, self.names.var(self.phase.stream)
         lines: list[str] = []
         for u in range(unroll):
@@ -139,16 +153,15 @@ class TileStatements:
             for f, r in zip(s.folds, regs, strict=True):
                 lines += self.fold(f, r[u], el, mask)
             for target, e in s.stores:
-                lines.append(self.put(target, el.value(e), el, k, mask))
+                lines.append(self.put(target, el.value(e), el, k, mask, s.past_cache))
             if s.prefetch and not mask and (unroll == 1 or u * self.names.k.vector_bytes % 64 == 0):
                 lines[:0] = self._prefetch(s, el)
-        out += [loop + " {", *([f"const M {mask} = tail({self.counts[k]} - {var});"] if mask else []), *lines, "}"]
+        out += [loop + " {", *([f"const M {mask} = tail({end or self.counts[k]} - {var});"] if mask else []), *lines, "}"]
 
     def _prefetch(self, s: Sweep, el: Elements) -> list[str]:
-        """Touch lines ahead in the arrays that run along the stream."""
+        """Touch lines ahead in arrays that run along the stream."""
         k, out = self.phase.stream, []
-        loads = [e for e in nodes(*(f.lift for f in s.folds), *(e for _, e in s.stores)) if isinstance(e, Load)]
-        for e in loads:
+        for e in s.fetched:
             array = self.names.k.array(e.source)
             if array and k in e.axes and array.strides[e.dims.index(k)] == 1:
                 at = self.address(array, e.dims, el.at)
@@ -300,7 +313,7 @@ class TileStatements:
                 parts.append(at[axis].whole if step == "1" else f"{at[axis].whole} * {step}")
         return " + ".join(parts)
 
-    def put(self, target: str, value: str, el: Elements, lane: str, mask: str) -> str:
+    def put(self, target: str, value: str, el: Elements, lane: str, mask: str, past_cache: bool = False) -> str:
         """Store a vector along `lane` into an array or a buffer (a single element when lane is "")."""
         array = self.names.k.array(target)
         if array is not None:
@@ -312,7 +325,7 @@ class TileStatements:
                 raise IRError(f"nothing in the kernel is called {target!r}")
             tag, parts = "real", [self.names.get("buf", b.name)]
             for d, axis in enumerate(b.dims):
-                where = el.at[axis].whole if b.shared else el.at[axis].offset
+                where = el.at[axis].whole if b.counts_whole(axis) else el.at[axis].offset
                 step = self.names.step(b, d)
                 if where != "0":
                     parts.append(where if step == "1" else f"{where} * {step}")
@@ -322,6 +335,8 @@ class TileStatements:
         if not step:
             return f"put_{tag}({at}, lane0({value}));"
         if step == "1":
+            if past_cache and not mask:
+                return f"st_past({at}, {value});"
             return f"stm_{tag}({mask}, {at}, {value});" if mask else f"st_{tag}({at}, {value});"
         return f"sts_{tag}({at}, {step}, {mask or 'm_all()'}, {value});"
 

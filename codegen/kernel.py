@@ -146,7 +146,8 @@ class Skip:
 @dataclass(frozen=True)
 class Sweep:
     """One traversal of the tile: fold lifts, store element-wise values. guard: accumulators; a row on which all of them
-    are still at their identity adds nothing. unroll: independent vectors in flight; prefetch: elements ahead. past_cache: the
+    are still at their identity adds nothing. unroll: independent vectors in flight; prefetch: how many elements ahead to fetch
+    the arrays in `fetched`. past_cache: the
     one store goes to memory past the caches."""
 
     lanes: str
@@ -155,6 +156,7 @@ class Sweep:
     guard: tuple[str, ...] = ()
     unroll: int = 1
     prefetch: int = 0
+    fetched: tuple[Load, ...] = ()
     past_cache: bool = False
 
 

@@ -3,7 +3,7 @@
    tests/test_prelude.py measures them. Special values are those of C99 and NumPy: exp(-inf) = 0, log(0) = -inf, log(-1) = NaN,
    NaN stays NaN; subnormal arguments and results are honoured unless a line says otherwise.
      v_exp, v_exp2        1.5
-     v_expz, v_exp2z      1.5 above twice the least normal number, below it 0: for values relative to a maximum
+     v_expz, v_exp2z      1.5 above twice the least normal number, below it 0; of x <= 0 only: values relative to a maximum
      v_expm1              2.5
      v_log                1.5
      v_log2, v_log1p      2.5
@@ -94,20 +94,17 @@ RF_INLINE V v_exp2(V x) {
   V shifted = x + set1(RF_SHIFT + 2 * RF_BIAS), n = shifted - set1(RF_SHIFT + 2 * RF_BIAS), f = x - n;
   return rf_scale(v_fma(RF_POLY(f, rf_exp2_c), f, set1(1)), n, shifted);
 }
-/* 2 p and 2^(n - 1): one factor, which is 0 at the least n */
+/* of x <= 0 or NaN: 2^n in one factor, which is 0 at the least n */
 RF_INLINE V v_expz(V x) {
-  V shifted, n, r, q;
-  x = v_min_raw(set1(RF_C(89, 710)), v_max_raw(set1(RF_C(-87.3365f, -708.396)), x));
-  r = rf_exp_rest(x, RF_BIAS - 1, &shifted, &n);
-  q = RF_POLY(r, rf_exp_q);
-  q = v_fma(v_fma(q + q, r, set1(2)), r, set1(2));
-  return q * (V)((VU)shifted << RF_MANTISSA);
+  V shifted, n, r;
+  x = v_max_raw(set1(RF_C(-88, -709)), x);
+  r = rf_exp_rest(x, RF_BIAS, &shifted, &n);
+  return v_fma(v_fma(RF_POLY(r, rf_exp_q), r, set1(1)), r, set1(1)) * (V)((VU)shifted << RF_MANTISSA);
 }
 RF_INLINE V v_exp2z(V x) {
-  x = v_min_raw(set1(RF_C(128, 1024)), v_max_raw(set1(1 - RF_BIAS), x));
-  V shifted = x + set1(RF_SHIFT + RF_BIAS - 1), f = x - (shifted - set1(RF_SHIFT + RF_BIAS - 1));
-  V p = RF_POLY(f, rf_exp2_c);
-  return v_fma(p + p, f, set1(2)) * (V)((VU)shifted << RF_MANTISSA);
+  x = v_max_raw(set1(-RF_BIAS), x);
+  V shifted = x + set1(RF_SHIFT + RF_BIAS), f = x - (shifted - set1(RF_SHIFT + RF_BIAS));
+  return v_fma(RF_POLY(f, rf_exp2_c), f, set1(1)) * (V)((VU)shifted << RF_MANTISSA);
 }
 /* 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): no overflow before the result's own */
 RF_INLINE V v_expm1(V a) {

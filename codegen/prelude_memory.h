@@ -216,8 +216,26 @@ RF_INLINE void put_b8(b8_t *p, rf_real x) { *p = x != 0; }
 /* memory of the compute type, and index lanes */
 #if RF_DOUBLE
 #define RF_REAL_TAG(name) name##_f64
+#define RF_PAST(bits) _mm##bits##_stream_pd
 #else
 #define RF_REAL_TAG(name) name##_f32
+#define RF_PAST(bits) _mm##bits##_stream_ps
+#endif
+/* elements up to the first one that begins a cache line (none does where the array is not aligned); and stores from there that
+   do not read the line first, which other threads see after rf_past_done() */
+RF_INLINE int64_t rf_to_line(const rf_real *p) {
+  const uintptr_t left = -(uintptr_t)p & 63;
+  return left % sizeof(rf_real) ? INT64_MAX : (int64_t)(left / sizeof(rf_real));
+}
+#if defined(RF_AVX512)
+RF_INLINE void st_past(rf_real *p, V a) { RF_PAST(512)(p, a); }
+RF_INLINE void rf_past_done(void) { _mm_sfence(); }
+#elif defined(RF_AVX2)
+RF_INLINE void st_past(rf_real *p, V a) { RF_PAST(256)(p, a); }
+RF_INLINE void rf_past_done(void) { _mm_sfence(); }
+#else
+RF_INLINE void st_past(rf_real *p, V a) { RF_REAL_TAG(st)(p, a); }
+RF_INLINE void rf_past_done(void) {}
 #endif
 RF_INLINE V ld_real(const rf_real *p) { return RF_REAL_TAG(ld)(p); }
 RF_INLINE V ldm_real(M m, const rf_real *p) { return RF_REAL_TAG(ldm)(m, p); }

@@ -12,6 +12,7 @@ from .expr import Acc, Const, Expr, Load, Map, Prev, Reduce, nodes, show, transf
 from .forms import Form, Question, choose, separates
 from .masks import bounds
 from .ops import MONOIDS, OPS
+from .reuse import movable, shared
 from .roles import Roles, factors, product, rename_sources, split_columns, terms
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class PhaseBuilder:
         question = Question(
             self.lifts, self.accs, self.columns, self.rows, self.stream, s.extents, s.inputs, s.sizes, s.choice, self._is_masked()
         )
-        self.form: Form = choose(question)
+        self.form: Form = self._choose_form(question)
         self.separable = {n for n, a in self.accs.items() if self.form.row and separates(question, a, self.form.row)}
         self.along = [(i, e) for i, e in self.outputs if self.stream in s.outputs[i].dims]
         self.per_element = s.sizes.element * self._read_per_element()
@@ -45,6 +46,7 @@ class PhaseBuilder:
         self.segment = self._choose_segment()
         self.stored: dict[str, tuple[str, Expr]] = {}
         self.weights = self._plan_weights()
+        self._plan_saved()
 
     @property
     def row(self) -> str:
@@ -54,6 +56,9 @@ class PhaseBuilder:
     def lanes(self) -> str:
         return self.form.lanes
 
+    def _choose_form(self, question: Question) -> Form:
+        return choose(question)
+
     def _is_masked(self) -> bool:
         return any(isinstance(e, Map) and e.op == "where" and bounds(e.args[0])[0] for e in nodes(*self.lifts.values()))
 
@@ -62,11 +67,8 @@ class PhaseBuilder:
         return [*self.lifts.values(), *(e for _, e in self.along)]
 
     def _replace(self, old: Expr, new: Expr) -> None:
-        def swap(e: Expr) -> Expr:
-            return transform(e, lambda x: new if x is old else None)
-
-        self.lifts = {n: swap(e) for n, e in self.lifts.items()}
-        self.along = [(i, swap(e)) for i, e in self.along]
+        self.lifts = {n: swapped(e, old, new) for n, e in self.lifts.items()}
+        self.along = [(i, swapped(e, old, new)) for i, e in self.along]
 
     # ---- reductions inside elements
     def _closed_reductions(self) -> list[Expr]:
@@ -107,15 +109,17 @@ class PhaseBuilder:
             return (self.stream,)
         return (self.row, self.stream) if self.lanes == "stream" else (self.stream, self.row)
 
-    def tile_buffer(self, name: str) -> Load:
-        """Scratch for one value an element of the tile; lanes are contiguous."""
+    def tile_buffer(self, name: str, whole: bool = False) -> Load:
+        """Scratch for one value an element of the tile, or of the tile's whole rows; lanes are contiguous."""
         f, lanes = self.form, self.s.lanes
         size = {self.row: ir.Size(value=f.held, multiple=lanes), self.stream: ir.Size(value=f.depth, multiple=lanes, pad=2 * lanes)}
         if self.lanes == "row":
             size[self.stream] = ir.Size(value=f.depth)
             size[self.row] = ir.Size(value=f.held, multiple=lanes, pad=2 * lanes if f.kind == "blocked" else 0)
+        if whole:
+            size[self.stream] = ir.Size(self.stream, multiple=lanes, pad=lanes)
         dims = self.tile_dims()
-        self.s.buffers.append(ir.Buffer(name, dims, tuple(size[d] for d in dims)))
+        self.s.buffers.append(ir.Buffer(name, dims, tuple(size[d] for d in dims), whole=self.stream if whole else ""))
         return Load(name, dims, self.s.real_dtype)
 
     def tile_statements(self, again: bool = False) -> list[ir.Stmt]:
@@ -157,6 +161,47 @@ class PhaseBuilder:
         """A tile that the only weight may overwrite, since nobody reads it after the sweep that computes the weight."""
         return None
 
+    # ---- values that several sweeps need
+    def _plan_saved(self) -> None:
+        """Heavy values that a later level, or an output along the stream, needs again go to scratch: of a tile, or of whole
+        rows."""
+        f, s = self.form, self.s
+        self.saved: dict[int, list[tuple[str, Expr]]] = {}
+        self.remembered: dict[str, str] = {}
+        if f.kind != "plain" or len(self.g.roles) > 1:
+            return
+        levels = [[a.name for a in level if not self.columns[a.name]] for level in self.g.roles[0].levels]
+        barred = frozenset(c for cs in self.columns.values() for c in cs)
+        lifts, count = dict(self.lifts), 0
+        for n, e in shared(levels, lifts, [x for _, x in self.along], self.stream, barred):
+            again = set(nodes(*(lifts[x] for names in levels[n + 1 :] for x in names)))
+            move = movable(e, n, list(self.accs.values()), lifts, self.rebases) if self._rows_fit() else None
+            whole = move is not None and e in set(nodes(*(x for _, x in self.along)))
+            small = f.held * f.depth * s.sizes.element <= s.device.l1 // 2
+            if self._guard(self.g.roles[0], [self.lifts[x] for x in levels[n]]) or not (whole or (e in again and small)):
+                continue
+            place = self.tile_buffer(f"saved{self.number}_{count}", whole)
+            count += 1
+            self.saved.setdefault(n, []).append((place.source, e))
+            self.lifts.update({x: swapped(self.lifts[x], e, place) for names in levels[n + 1 :] for x in names})
+            if whole and move is not None:
+                self._remember(move.moved)
+                final = place if move.moved is None else Map("mul", (place, move.moved), e.dtype)
+                self.along = [(o, swapped(x, e, final)) for o, x in self.along]
+
+    def _rows_fit(self) -> bool:
+        """Whether a tile's rows fit in half of the second cache."""
+        return self.form.held * self.s.extents[self.stream] * self.s.sizes.element <= self.s.device.l2 // 2
+
+    def _remember(self, moved: Expr | None) -> None:
+        """Scratch for the parameters of each tile."""
+        for x in nodes(*([] if moved is None else [moved])):
+            if isinstance(x, Prev) and x.name not in self.remembered:
+                name = self.remembered[x.name] = f"tiles{self.number}_{x.name}"
+                tiles, rows = ir.Size(self.stream, divide=self.form.depth), ir.Size(value=self.form.held, multiple=self.s.lanes)
+                dims, sizes = ((self.stream, self.row), (tiles, rows)) if self.row else ((self.stream,), (tiles,))
+                self.s.buffers.append(ir.Buffer(name, dims, sizes))
+
     # ---- levels
     def level_statements(self, r: Roles, n: int) -> list[ir.Stmt]:
         """Rebase and sweep of one level; then factors for column accumulators that move with it."""
@@ -168,7 +213,7 @@ class PhaseBuilder:
             params = sorted({x for a in moved for x in self._reads(r, self.rebases[a.name])})
             out.append(ir.Rebase(self.lanes, tuple(params), tuple((a.name, self.rebases[a.name]) for a in moved)))
         swept = [a for a in own if a.name not in self.folded_early()]
-        stores = [self.stored[a.name] for a in level if a.name in self.stored]
+        stores = [self.stored[a.name] for a in level if a.name in self.stored] + self.saved.get(n, [])
         folds = tuple(self.fold(a) for a in swept)
         folds, stores = self.first_sweep(r, n, folds, stores)
         if folds or stores:
@@ -176,7 +221,8 @@ class PhaseBuilder:
             if guard and stores and self.lanes == "stream":
                 out.append(ir.Sweep(self.lanes, (), tuple(stores), (), 1))
                 stores = []
-            out.append(ir.Sweep(self.lanes, folds, tuple(stores), guard, self._unroll(folds), self._prefetch(r, n)))
+            ahead = self._prefetch(r, n)
+            out.append(ir.Sweep(self.lanes, folds, tuple(stores), guard, self._unroll(folds), ahead, self._read() if ahead else ()))
         return out
 
     def fold(self, a: Accumulator) -> ir.Fold:
@@ -199,6 +245,11 @@ class PhaseBuilder:
     def _prefetch(self, r: Roles, n: int) -> int:
         last = n == len(r.levels) - 1 and self.form.kind == "plain" and self.lanes == "stream" and not self.row
         return 4 * self.form.depth if last else 0
+
+    def _read(self) -> tuple[Load, ...]:
+        """The arrays that the lifts read along the stream."""
+        found = [*self.lifts.values(), *(e for stores in self.saved.values() for _, e in stores)]
+        return tuple(e for e in nodes(*found) if isinstance(e, Load) and self.stream in e.axes and not self.s.is_buffer(e.source))
 
     def _unroll(self, folds: tuple[ir.Fold, ...]) -> int:
         """Independent vectors in flight: fewer where polynomials fill the registers."""
@@ -226,7 +277,8 @@ class PhaseBuilder:
         out: list[ir.Stmt] = []
         for n in range(len(r.levels)):
             out += self.level_statements(r, n)
-        return out + self.column_statements(r)
+        remember = [ir.Remember(tuple(self.remembered.items()), self.form.depth)] if self.remembered else []
+        return [*out, *self.column_statements(r), *remember]
 
     # ---- columns
     def column_statements(self, r: Roles) -> list[ir.Stmt]:
@@ -385,8 +437,18 @@ class PhaseBuilder:
         if not self.along:
             return []
         stores = tuple((self.s.outputs[i].name, e) for i, e in self.along)
-        sweep = ir.Sweep(self.lanes, (), stores, (), 4 if self.lanes == "stream" else 1)
-        return [ir.Loop(self.stream, self.form.depth, (*self.tile_statements(True), sweep))]
+        plain = self.form.kind == "plain" and self.lanes == "stream" and not self.inner
+        past = plain and len(stores) == 1 and self._streams_out(self.s.outputs[self.along[0][0]])
+        sweep = ir.Sweep(self.lanes, (), stores, (), 4 if self.lanes == "stream" else 1, past_cache=past)
+        depth = WHOLE if past and not self.remembered else self.form.depth
+        recall = [ir.Recall(tuple(self.remembered.items()), depth)] if self.remembered else []
+        return [ir.Loop(self.stream, depth, (*recall, *self.tile_statements(True), sweep))]
+
+    def _streams_out(self, array: ir.Array) -> bool:
+        """Whether an output is better written past the caches: of the compute type, contiguous, and larger than they are."""
+        size = prod(self.s.extents[d] for d in array.dims) * self.s.sizes.element
+        real = array.dtype == ir.DTYPES[self.s.real_dtype.name]
+        return real and array.dims[-1] == self.stream and array.strides[-1] == 1 and size > self.s.device.l3
 
     # ---- the whole
     def row_statements(self) -> list[ir.Stmt]:
@@ -427,6 +489,14 @@ class PhaseBuilder:
         merge = ir.Phase("merge", (*batch, *step), (ir.Merge(levels, parts), *self.results()), self.row, self.stream, f.held, False,
                          self.states(False))  # fmt: skip
         return [*self.before, own, merge]
+
+
+WHOLE = 1 << 40  # a step that makes one tile of any axis
+
+
+def swapped(e: Expr, old: Expr, new: Expr) -> Expr:
+    """e with every occurrence of a node replaced."""
+    return transform(e, lambda x: new if x is old else None)
 
 
 KEEPS_NAN = frozenset(("add", "sub", "mul", "div", "neg", "square", "exp", "exp2", "expm1", "log", "sqrt", "tanh", "abs"))

@@ -9,7 +9,7 @@ from .cascade import Accumulator
 from .codegen import kernel as ir
 from .expr import Acc, Expr, Load, Map, Prev, Reduce, nodes, transform
 from .masks import finite_needed, masked
-from .phase import PhaseBuilder
+from .phase import PhaseBuilder, swapped
 from .roles import Roles, split_columns
 from .tiles import PAGE
 
@@ -310,7 +310,7 @@ class ProductBuilder(PhaseBuilder):
         self.at_row, self.at_stream = [], []
         self.lifts_by_tile = dict(self.lifts)
         for n, (_, w) in self.stored.items():
-            self.lifts_by_tile[n] = _swap(self.lifts[n], self.weights[n], w)
+            self.lifts_by_tile[n] = swapped(self.lifts[n], self.weights[n], w)
         f = self.form
         if f.kind == "blocked":
             self._row_operand()
@@ -335,7 +335,3 @@ class ProductBuilder(PhaseBuilder):
             if any(e is self.tile for e in nodes(self.lifts[a.name])):
                 out.add(a.name)
         return out
-
-
-def _swap(e: Expr, old: Expr, new: Expr) -> Expr:
-    return transform(e, lambda x: new if x is old else None)

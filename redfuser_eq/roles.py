@@ -7,7 +7,7 @@ knows nothing of the stream and the other nothing of the rows: a matrix product.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,34 +127,65 @@ def find_product(lifts: Iterable[Expr], stream: str, row: str) -> Product | None
     return None
 
 
-def compute_type(c: Cascade, extents: Mapping[str, int]) -> str:
-    """ "double" when something must be exact beyond 2^24 or is float64, else "float".
+COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
+EXACT = 1 << 24  # integers up to here are float32 numbers
 
-    An integer that is only compared with positions needs no more than float32, because rounding is monotone."""
-    big = any(n > 1 << 24 for n in extents.values())
+
+def compute_type(c: Cascade, extents: Mapping[str, int]) -> str:
+    """ "double" when something must be exact beyond 2^24 or is float64, else "float"."""
+    largest = max(extents.values(), default=0)
     for a in c.accumulators():
         if a.dtype == np.float64 or (a.dtype.kind in "iu" and MONOIDS[a.op].state == "value"):
             return "double"
     roots = [e for a in c.accumulators() for e in (a.lift, a.rebase) if e is not None] + [o.expr for o in c.outputs]
-    compared: set[Expr] = set()
-    exact: set[Expr] = set()
-    for e in nodes(*roots):
-        if e.dtype == np.float64:
-            return "double"
-        if isinstance(e, Map) and e.op in ("lt", "le", "gt", "ge", "eq", "ne"):
-            for x, other in (e.args, e.args[::-1]):
-                if all(isinstance(n, (Index, Const)) or (isinstance(n, Map) and n.op in ("add", "sub")) for n in nodes(other)):
-                    compared.add(x)
-        if not isinstance(e, (Load, Index, Const)):
-            exact |= {x for x in e.args if x not in compared or not isinstance(e, Map) or e.op not in ("lt", "le", "gt", "ge", "eq", "ne")}
-    for e in nodes(*roots):
-        wide = isinstance(e, Load) and e.dtype.kind in "iu" and e.dtype.itemsize >= 4
-        if wide and (e in exact or e in roots):
-            return "double"
-        if isinstance(e, Index) and big:
-            return "double"
+    if any(e.dtype == np.float64 for e in nodes(*roots)) or _needs_exact(roots, largest):
+        return "double"
     pairs = any(MONOIDS[a.op].state != "value" for a in c.accumulators())
-    return "double" if big and pairs else "float"
+    return "double" if largest > EXACT and pairs else "float"
+
+
+def _needs_exact(roots: Sequence[Expr], largest: int) -> bool:
+    """Whether an integer is used for more than a comparison with positions.
+
+    For that alone float32 will do: rounding is monotone, and what is rounded at all lies beyond every position, also after
+    a constant was added, as long as the two together stay below 2^24."""
+    seen: set[tuple[Expr, bool]] = set()
+    todo = [(e, False) for e in roots]
+    while todo:
+        e, compared = todo.pop()
+        if (e, compared) in seen:
+            continue
+        seen.add((e, compared))
+        if isinstance(e, Load):
+            if not compared and e.dtype.kind in "iu" and e.dtype.itemsize >= 4:
+                return True
+        elif isinstance(e, Index):
+            if largest > EXACT:
+                return True
+        elif isinstance(e, Map) and e.op in COMPARISONS:
+            a, b = e.args
+            todo += [(a, _position(b, largest) and _shifted(a, largest)), (b, _position(a, largest) and _shifted(b, largest))]
+        elif isinstance(e, Map) and e.op == "where":
+            todo += [(e.args[0], False), (e.args[1], compared), (e.args[2], compared)]
+        elif not isinstance(e, Const):
+            todo += [(x, compared and isinstance(e, Map) and e.op in ("add", "sub")) for x in e.args]
+    return False
+
+
+def _position(e: Expr, largest: int) -> bool:
+    """A sum of positions and constants."""
+    if isinstance(e, Const):
+        return abs(e.value) + largest <= EXACT
+    return isinstance(e, Index) or (isinstance(e, Map) and e.op in ("add", "sub") and all(_position(x, largest) for x in e.args))
+
+
+def _shifted(e: Expr, largest: int) -> bool:
+    """An array's element, perhaps plus a constant, or a choice of such."""
+    if isinstance(e, Map) and e.op == "where":
+        return all(_shifted(x, largest) for x in e.args[1:])
+    if isinstance(e, Map) and e.op in ("add", "sub"):
+        return any(isinstance(x, Const) for x in e.args) and all(_shifted(x, largest) for x in e.args)
+    return isinstance(e, Load) or _position(e, largest)
 
 
 def rename_sources(e: Expr, names: Mapping[tuple[str, str], Load]) -> Expr:
