@@ -75,8 +75,9 @@ class FragmentStates(StateCode):
         whole = tuple(f for f in folds if f.acc not in self.split)
         held = {f.acc: self.names.fresh("f") for f in whole}
         body = [f"float {held[f.acc]} = {literal(MONOIDS[f.op].identity)};" for f in whole]
-        lines = self._swept(s, folds, held, False)
-        lines = lines if self.total else self.variants(lines, self._swept(s, folds, held, True))
+        listed = any(self.states[f.acc].k for f in folds)  # long code: one variant
+        lines = self._swept(s, folds, held, listed)
+        lines = lines if self.total or listed else self.variants(lines, self._swept(s, folds, held, True))
         if folds or s.stores:
             body += [f"if (!({self.at_identity(s.guard, False)})) {{", *lines, "}"] if s.guard else lines
         for f in whole:

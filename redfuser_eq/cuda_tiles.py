@@ -8,7 +8,7 @@ memory, several tiles ahead of their use.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil
 from typing import TYPE_CHECKING
 
 from .cascade import Accumulator
@@ -35,7 +35,8 @@ RESIDENT = 256  # inner elements up to which the row operand stays in shared mem
 BLOCK = 64  # inner elements at a time, when it does not
 LISTED = 8  # entries of a top-k list that fit in registers
 SCAN_WARPS = 8
-HELD = 160  # registers of a thread for accumulators and the tile
+FEW_ROWS = 128  # rows that share a stream, up to which it is cut
+HELD = 320  # columns and elements of the stream that a thread's rows hold: two each register
 
 
 class NoForm(Exception):
@@ -91,23 +92,30 @@ def _widened(e: Expr) -> Expr:
 
 def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu) -> Tile:
     """Sizes, from extents and the registers and shared memory of a block."""
-    n_row, n_inner = q.extents[row] if row else 1, q.extents[p.inner] if p else 0
+    n_row, n_inner = q.extents[row], q.extents[p.inner] if p else 0
     cols = max((up(min(q.extents[c], COLUMNS), 16) for cs in q.columns.values() for c in cs), default=0)
-    resident = n_inner <= RESIDENT
-    depth = int(q.choice.get("depth", 64 if cols else 128))
-    depth = min(up(depth, 16), up(q.extents[q.stream], 16))
-    warps = min(4, max(1, ceil(n_row / 16)))
-    lists = sum(2 * a.k for a in q.accs.values())
-    fragments = 2 if n_row > 16 * warps and 2 * (cols + depth) // 2 + 4 * lists <= HELD else 1
+    lists = any(a.k for a in q.accs.values())
+    most = 8 if not cols and n_row >= 1024 else 4
+    warps = min(most, max(1, ceil(n_row / 16)))
+    fragments = 2 if n_row > 16 * warps and not lists else 1
     if "rows" in q.choice:
         warps, fragments = max(1, min(4, int(q.choice["rows"]) // 16)), 1
+    depth = 64
+    if not cols and len(q.accs) <= 2 and not lists:
+        depth = 128
+    while cols and fragments * (cols + depth) > HELD and depth > 32:
+        depth //= 2
+    depth = min(up(int(q.choice.get("depth", depth)), 16), up(q.extents[q.stream], 16))
+    resident = n_inner <= RESIDENT
     inner = up(n_inner, 16) if resident else BLOCK
     rows = 16 * warps * fragments
-    row_bytes = rows * panel(inner)
-    each = depth * (panel(inner) if p else 0) + depth * panel(cols) + (0 if resident and p else rows * panel(inner if p else depth))
-    stages = 2 if cols else 3
-    while stages > 1 and stages * each + (row_bytes if resident else 0) > gpu.shared_limit:
-        stages -= 1
+    stays = rows * panel(inner) if resident and p else 0
+    each = depth * (panel(inner) if p else 0) + depth * panel(cols) + (0 if stays else rows * panel(inner if p else depth))
+    stages = 2
+    while stages < 4 and 2 * (stays + (stages + 1) * each) <= gpu.shared_limit:
+        stages += 1
+    if stays + stages * each > gpu.shared_limit:
+        raise NoForm
     return Tile(warps, fragments, depth, inner, resident, cols, stages)
 
 
@@ -253,17 +261,17 @@ class TileBuilder(ProductBuilder):
 
     # ---- segments
     def _choose_segment(self) -> int:
-        """The stream is cut where the row tiles leave multiprocessors idle."""
+        """The length of a segment of the stream, or 0: from the row's own extent, so that a row gives the same bits in any batch.
+        With columns, only where few row tiles share the stream: their partial states are large."""
         s, t = self.s, self.shape
         if len(self.g.roles) > 1 or self.along or s.segmented:
             return 0
-        n = s.extents[self.stream]
-        blocks = prod(s.extents[x] for x in self.rows if x != self.row) * ceil(s.extents[self.row] / t.rows if self.row else 1)
-        blocks *= prod(ceil(s.extents[c] / t.columns) for c in self._column_axes())
-        wanted = max(1, 2 * self.s.gpu.multiprocessors // max(blocks, 1))
-        length = int(s.choice.get("segment") or max(ceil(n / wanted), 4 * t.depth))
-        length = up(length, t.depth)
-        return length if length < n else 0
+        n, columns = s.extents[self.stream], self._column_axes()
+        if columns and s.extents[self.row] > FEW_ROWS and "segment" not in s.choice:
+            return 0
+        least, most = (4 * t.depth, 32) if columns else (16 * t.depth, 16)
+        length = up(int(s.choice.get("segment", max(least, ceil(n / most)))), t.depth)
+        return length if 0 < length < n else 0
 
     def _column_axes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(c for cs in self.columns.values() for c in cs))

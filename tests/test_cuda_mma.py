@@ -1,0 +1,173 @@
+"""Phases on tensor cores: emitted CUDA on the emulator against float64, and what ptxas makes of it at full size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cascades
+import emulator
+import ml_dtypes
+import numpy as np
+import pytest
+from emulated import Run, run
+from emulator import SCHEDULES, Schedule
+
+from redfuser_eq.cascade import Cascade, Pass
+from redfuser_eq.codegen.cuda import emit
+from redfuser_eq.cuda_schedule import schedule
+from redfuser_eq.expr import Expr, Load, Output, transform
+from redfuser_eq.gpu import GPUS
+
+pytestmark = pytest.mark.skipif(bool(emulator.unavailable()), reason=emulator.unavailable() or "available")
+BF16 = np.dtype(ml_dtypes.bfloat16)
+F16 = np.dtype(np.float16)
+Array = np.ndarray[Any, Any]
+
+
+def narrowed(w: cascades.Workload, dtype: Any = BF16, keep: tuple[str, ...] = (), out: Any = None) -> cascades.Workload:
+    """The workload with its float32 sources in a 16-bit dtype."""
+    names = {s.name for s in w.cascade.sources if s.dtype == np.float32 and s.name not in keep}
+
+    def load(e: Expr) -> Expr | None:
+        return Load(e.source, e.dims, dtype) if isinstance(e, Load) and e.source in names else None
+
+    def narrow(e: Expr | None) -> Any:
+        return None if e is None else transform(e, load)
+
+    c = w.cascade
+    passes = tuple(Pass(p.axis, tuple(replace(a, lift=narrow(a.lift), rebase=narrow(a.rebase)) for a in p.accumulators)) for p in c.passes)
+    outputs = tuple(Output(narrow(o.expr), o.dims, np.dtype(out) if out and o.dtype == np.float32 else o.dtype) for o in c.outputs)
+    sources = tuple(replace(s, dtype=np.dtype(dtype)) if s.name in names else s for s in c.sources)
+
+    def make(rng: np.random.Generator, extents: Any) -> list[Array]:
+        return [a.astype(dtype) if s.name in names else a for s, a in zip(c.sources, w.make(rng, extents), strict=True)]
+
+    return replace(w, cascade=Cascade(sources, passes, outputs, c.extents), make=make)
+
+
+def check(w: cascades.Workload, extents: dict[str, int] | None = None, tolerance: float = 6e-3, seed: int = 0, arrange: Any = None,
+          **options: Any) -> Run:  # fmt: skip
+    """Run on the tensor-core form and compare."""
+    extents = w.extents | (extents or {})
+    arrays = w.make(np.random.default_rng(seed), extents)
+    arrays = [arrange(a) for a in arrays] if arrange else arrays
+    r = run(w.cascade, arrays, extents, **options)
+    assert any(p.place is not None and p.place.form == "mma" for p in r.kernel.phases)
+    for got, want in zip(r.outputs, w.expected(*(a.astype(np.float64) for a in arrays)), strict=True):
+        scale = 1e-3 + np.max(np.abs(want), initial=0)
+        np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=tolerance * scale)
+    assert not r.flags.any()
+    return r
+
+
+KEPT = {"attention_bias": ("b",)}
+EXACT = {"linear_logsumexp": 1e-6, "cross_entropy": 1e-6, "kmeans": 0.0, "routing": 2e-6, "quantised_linear": 1e-6}
+WORKLOADS = ("attention", "attention_causal", "attention_window", "attention_bias", "attention_gqa", "mla", "linear_logsumexp",
+             "cross_entropy", "rms_linear", "kmeans", "routing", "quantised_linear")  # fmt: skip
+
+
+def workload(name: str, dtype: Any = BF16, out: Any = None) -> cascades.Workload:
+    return narrowed(cascades.WORKLOADS[name](), dtype, KEPT.get(name, ()), out)
+
+
+@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workloads(name: str, dtype: Any) -> None:
+    check(workload(name, dtype), tolerance=EXACT.get(name, 6e-3))
+
+
+@pytest.mark.parametrize("order", SCHEDULES, ids=str)
+@pytest.mark.parametrize("name", ["attention_window", "cross_entropy"])
+def test_any_order_of_threads_and_copies(name: str, order: Schedule) -> None:
+    extents = {"i": 70, "j": 70} if name != "cross_entropy" else {"r": 33, "v": 300, "h": 300}
+    check(workload(name), extents, order=order, seed=order.seed)
+
+
+@pytest.mark.parametrize("rows", [1, 15, 17, 64, 65, 130])
+@pytest.mark.parametrize("keys", [1, 63, 64, 129])
+def test_ragged_sizes(rows: int, keys: int) -> None:
+    check(workload("attention", out=BF16), {"b": 1, "i": rows, "j": keys}, seed=rows + keys)
+
+
+@pytest.mark.parametrize("head", [8, 16, 24, 64, 72, 128, 136, 256])
+def test_head_sizes(head: int) -> None:
+    """Beyond 128 columns go to the grid; beyond 256 inner elements come in blocks."""
+    check(workload("attention_causal"), {"h": 1, "i": 67, "j": 67, "e": head, "d": head})
+
+
+def test_inner_axis_in_blocks() -> None:
+    check(workload("mla"), {"b": 1, "h": 17, "j": 131, "e": 320, "d": 144})
+    check(workload("linear_logsumexp"), {"r": 35, "v": 300, "h": 420}, 1e-6)
+
+
+def transposed(a: Array) -> Array:
+    """The same numbers, the last two axes exchanged in memory."""
+    return np.ascontiguousarray(a.swapaxes(-1, -2)).swapaxes(-1, -2) if a.ndim > 1 else a
+
+
+def padded(a: Array) -> Array:
+    """The same numbers, no row at a multiple of 16 bytes."""
+    wide = np.full((*a.shape[:-1], a.shape[-1] + 3), np.nan).astype(a.dtype)
+    wide[..., : a.shape[-1]] = a
+    return wide[..., : a.shape[-1]]
+
+
+def spread(a: Array) -> Array:
+    """The same numbers, every other element of memory."""
+    wide = np.full((*a.shape[:-1], 2 * a.shape[-1]), np.nan).astype(a.dtype)
+    wide[..., ::2] = a
+    return wide[..., ::2]
+
+
+@pytest.mark.parametrize("arrange", [transposed, padded, spread])
+@pytest.mark.parametrize("name", ["attention_causal", "linear_logsumexp", "rms_linear", "routing"])
+def test_strides(name: str, arrange: Callable[[Array], Array]) -> None:
+    check(workload(name), tolerance=EXACT.get(name, 6e-3), arrange=arrange)
+
+
+@pytest.mark.parametrize("name", ["attention", "decode_rows", "linear_logsumexp", "kmeans", "routing", "mla"])
+def test_segments(name: str) -> None:
+    """The stream in parts, merged by a second kernel."""
+    name = name.replace("decode_rows", "attention_gqa")
+    w = workload(name)
+    small = {a: n for a, n in {"j": 150, "v": 150, "i": 20, "r": 20, "h": 24}.items() if a in w.extents}
+    r = check(w, small, EXACT.get(name, 6e-3), choice={"segment": 32, "depth": 16})
+    assert any(p.name == "merge" for p in r.kernel.phases)
+
+
+def test_rows_without_a_valid_key_are_flagged() -> None:
+    """A row of -inf is for the plain program; the others are untouched."""
+    w = workload("attention_bias")
+    extents = w.extents
+    b, k, q, v = w.make(np.random.default_rng(3), extents)
+    b[1, 5] = -np.inf
+    r = run(w.cascade, [b, k, q, v], extents)
+    assert r.flags[1, 5] == 1 and r.flags.sum() == 1
+    want = w.expected(*(np.delete(a.astype(np.float64), 5, 1) if n in (0, 2) else a.astype(np.float64) for n, a in enumerate((b, k, q, v))))
+    np.testing.assert_allclose(np.delete(r.outputs[0].astype(float), 5, 1), want[0], atol=6e-3)
+
+
+def test_nan_in_a_value_that_a_mask_hides() -> None:
+    """0 * NaN is NaN: tiles are skipped only while the values are finite."""
+    w = workload("attention_causal")
+    k, q, v = w.make(np.random.default_rng(3), w.extents)
+    v[0, -1, 3] = np.nan
+    r = run(w.cascade, [k, q, v], w.extents)
+    assert r.flags[0].all() and not r.flags[1].any()
+
+
+def test_float32_stays_off_tensor_cores() -> None:
+    w = cascades.attention()
+    kernel = schedule(w.cascade, w.extents, {}, GPUS["a100"])
+    assert all(p.place is None or p.place.form != "mma" for p in kernel.phases)
+
+
+def test_equal_decisions_share_a_build() -> None:
+    """Another batch or length is another argument."""
+    w = workload("attention")
+    texts = {
+        emit(schedule(w.cascade, dict(w.extents, b=b, j=j), {}, GPUS["a100"]), GPUS["a100"]).key for b, j in ((2, 75), (3, 75), (2, 99))
+    }
+    assert len(texts) == 1
