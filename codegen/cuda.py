@@ -17,7 +17,7 @@ from .cuda_mma import FragmentPhase
 from .cuda_rows import RowsPrinter
 from .cuda_scan import ScanPrinter
 from .cuda_tile import TilePrinter
-from .kernel import SEGMENT, Buffer, Kernel, Phase, Scan, Size, statements
+from .kernel import SEGMENT, Buffer, Kernel, Phase, Size
 from .launch import CudaProgram, Launch, Scratch
 from .primitives import paste
 
@@ -41,17 +41,16 @@ def emit(kernel: Kernel, gpu: Gpu, *, where: tuple[str, ...] | None = None) -> C
     head = f"/* {_comment(kernel.name)}\n{''.join(f'   {_comment(x)}' + chr(10) for x in kernel.notes)}*/\n"
     text = f"{head}{paste(code, gpu.capability)}typedef {kernel.real} real;\n{code}\n"
     used = {a[1] for x in launches for a in x.args if a[0] == "buffer"}
-    element = 4 if kernel.real == "float" else 8  # a flag, the only buffer without dimensions, starts at something other than 0
-    buffers = tuple(Scratch(b.name, element, b.sizes, None if b.dims else 1) for b in kernel.buffers if b.name in used)
+    buffers = tuple(_scratch(kernel, b) for b in kernel.buffers if b.name in used)
     key = hashlib.sha256(text.encode()).hexdigest()[:32]
     return CudaProgram(text, tuple(launches), buffers, gpu.capability, key, kernel.flag_axes)
 
 
 def _scratch(k: Kernel, b: Buffer) -> Scratch:
-    """A buffer's place in memory; the flags of scans start at zero."""
+    """A buffer's place in memory; a flag, the only buffer without dimensions, starts at something other than 0."""
     cut = {g.step: p.stream for p in k.phases for g in p.grid if g.axis == SEGMENT}
-    scanned = any(isinstance(s, Scan) and s.flag == b.name for p in k.phases for s in statements(p.body))
-    return Scratch(b.name, 4 if k.real == "float" else 8, tuple(_run_time(s, cut) for s in b.sizes), 0 if scanned else None)
+    sizes = tuple(_run_time(s, cut) for s in b.sizes)
+    return Scratch(b.name, 4 if k.real == "float" else 8, sizes, None if b.dims else 1)
 
 
 def _run_time(s: Size, cut: dict[int, str]) -> Size:

@@ -56,8 +56,8 @@ class RowsPrinter(StateCode):
                f"const i64 items = {' * '.join(sizes) or '1'};", f"const bool {inside} = item < items;",
                f"if (!{inside}) item = items - 1;"]  # fmt: skip
         for g in reversed(self.phase.grid):
-            start = n.start(g.axis)
-            out.append(f"const i64 {start} = item % {n.extent(g.axis)}; item /= {n.extent(g.axis)};")
+            start, size = n.start(g.axis), n.extent(g.axis)
+            out.append(f"const i64 {start} = item;" if g is self.phase.grid[0] else f"const i64 {start} = item % {size}; item /= {size};")
             self.at[g.axis] = Place(start)
             if g.axis == SEGMENT:
                 out.append(f"const i64 low = {start} * {g.step}; i64 high = min({n.extent(self.phase.stream)}, low + {g.step});")
@@ -318,7 +318,7 @@ class RowsPrinter(StateCode):
     def do_scan(self, s: Scan) -> list[str]:
         scope = Scope(frozenset(), [])
         value = self.values([scope], "final").value(s.expr)
-        return [*scope.lines, f"if (live && !finite({value})) {self.names.get('buf', s.flag)}[0] = 1;"]
+        return [*scope.lines, f"if (live && !finite({value})) {self.names.get('buf', s.flag)}[0] = 0;"]
 
     # ---- results
     def do_store(self, s: Store) -> list[str]:

@@ -77,19 +77,19 @@ class TilePrinter(StateCode):
     def _places(self) -> list[str]:
         """Which tile a block does: the grid axes, the last one fastest."""
         n, stream = self.names, self.phase.stream
-        out = ["i64 item = blockIdx.x;", "const int thread = threadIdx.x;"]
+        out = ["u32 item = blockIdx.x;", "const int thread = threadIdx.x;"]
         for g in reversed(self.phase.grid):
             start = n.start(g.axis)
-            if g.axis == SEGMENT:
-                out += [f"const i64 {start} = item % {n.extent(SEGMENT)}; item /= {n.extent(SEGMENT)};",
-                        f"const i64 low = {start} * {g.step}, high = min({n.extent(stream)}, low + {g.step});"]  # fmt: skip
-                self.at[SEGMENT] = Place(start)
-                continue
-            size = n.extent(g.axis)
-            blocks = size if g.step == 1 else f"(({size} + {g.step - 1}) / {g.step})"
-            out.append(f"const i64 {start} = item % {blocks}{f' * {g.step}' if g.step > 1 else ''}; item /= {blocks};")
+            size = n.extent(SEGMENT if g.axis == SEGMENT else g.axis)
+            blocks = n.fresh("blocks")
+            number = f"(u32)(({size} + {g.step - 1}) / {g.step})" if g.step > 1 and g.axis != SEGMENT else f"(u32){size}"
+            scale = f" * {g.step}" if g.step > 1 and g.axis != SEGMENT else ""
+            out.append(f"const u32 {blocks} = {number};")
+            out.append(f"const i64 {start} = (i64)(item % {blocks}){scale}; item /= {blocks};")
             self.at[g.axis] = Place(start)
-            if g.step > 1:
+            if g.axis == SEGMENT:
+                out.append(f"const i64 low = {start} * {g.step}, high = min({n.extent(stream)}, low + {g.step});")
+            elif g.step > 1:
                 count = self.counts[g.axis] = n.count(g.axis)
                 out.append(f"const int {count} = (int)min((i64){g.step}, {size} - {start});")
         if stream and not any(g.axis == SEGMENT for g in self.phase.grid):
@@ -158,6 +158,9 @@ class TilePrinter(StateCode):
         """How many elements of an axis the tile has."""
         if axis in self.counts:
             return self.counts[axis]
+        lists = [s.k for s in self.phase.states if s.k and s.out == axis]
+        if lists:
+            return str(lists[0])
         return "1" if axis in self.at else self.names.extent(axis)
 
     @contextmanager
@@ -169,15 +172,16 @@ class TilePrinter(StateCode):
             yield
             out.append("}")
             return
-        total = " * ".join(f"(i64){self.total(a)}" if n == 0 else self.total(a) for n, a in enumerate(axes))
+        sizes = [self.total(a) for a in axes]
+        small = all(a in self.counts or n.isdigit() for a, n in zip(axes, sizes, strict=True))
+        kind = "int" if small else "i64"
         point = self.names.fresh("p")
-        out.append(f"for (i64 {point} = thread; {point} < {total}; {point} += {self.threads}) {{")
+        total = " * ".join([f"({kind}){sizes[0]}", *sizes[1:]])
+        out.append(f"for ({kind} {point} = thread; {point} < {total}; {point} += {self.threads}) {{")
         rest, places = point, {}
-        for n, a in enumerate(reversed(axes)):
+        for n, (a, size) in enumerate(zip(reversed(axes), reversed(sizes), strict=True)):
             var = self.names.var(a)
-            size = self.total(a)
-            value = rest if n == len(axes) - 1 else f"{rest} % {size}"
-            out.append(f"const {'int' if a in self.counts else 'i64'} {var} = {value};")
+            out.append(f"const {kind} {var} = {rest if n == len(axes) - 1 else f'{rest} % {size}'};")
             rest = f"{rest} / {size}"
             places[a] = self._inner(a, var)
         with self.bind(places):
@@ -207,7 +211,7 @@ class TilePrinter(StateCode):
                 last = f"({first} + {self.counts[axis]} - 1)" if axis in self.counts and factor > 0 else first
                 high.append(f"{factor} * {last}")
             none.append(f"{' + '.join(high)} < 0")
-        ready = "".join(f" && {self.names.get('buf', f)}[0] == 0" for f in s.finite)
+        ready = "".join(f" && {self.names.get('buf', f)}[0] != 0" for f in s.finite)
         return [f"if (({' || '.join(none)}){ready}) continue;"]
 
     def do_sweep(self, s: Sweep) -> list[str]:

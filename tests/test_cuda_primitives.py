@@ -274,7 +274,7 @@ def test_warp_specialised_product_on_hopper(form: str, schedule: Schedule) -> No
 
 @needs_emulator
 def test_every_primitive_is_tested() -> None:
-    text = Path(__file__).read_text()
+    text = "".join((Path(__file__).parent / f"test_cuda_{name}.py").read_text() for name in ("primitives", "access"))
     family = {name: name.rpartition("_")[0] for name in primitives()}  # of some the last part is a parameter of a test
     named = [n for n, f in family.items() if re.search(rf"\b({n}\b|{f}_({{name}}|{{element}}|ELEMENT))", text)]
     reached = set(re.findall(r"\w+", paste(" ".join(named), 90)))
