@@ -33,7 +33,7 @@ class RowsPrinter(StateCode):
         out = [*self._items(), *self._states()]
         for s in self.phase.body:
             out += self.statement(s)
-        return out
+        return out if self.names.where is None else [*out, "__syncthreads();", "}"]
 
     @property
     def per_block(self) -> int:
@@ -52,9 +52,12 @@ class RowsPrinter(StateCode):
         sizes = [n.extent(g.axis) for g in self.phase.grid]
         picked = n.where is not None and set(n.where) <= {g.axis for g in self.phase.grid}
         inside = "inside" if picked else "live"
-        out = [f"const int lane = {lane};", f"i64 item = (i64)blockIdx.x * {rows} + {item};",
-               f"const i64 items = {' * '.join(sizes) or '1'};", f"const bool {inside} = item < items;",
-               f"if (!{inside}) item = items - 1;"]  # fmt: skip
+        out = [f"const int lane = {lane};", f"const i64 items = {' * '.join(sizes) or '1'};"]
+        part = "(i64)blockIdx.x"
+        if n.where is not None:  # few blocks, so that a launch with nothing to do costs little
+            part = "part"
+            out.append(f"for (i64 part = blockIdx.x; part * {rows} < items; part += gridDim.x) {{")
+        out += [f"i64 item = {part} * {rows} + {item};", f"const bool {inside} = item < items;", f"if (!{inside}) item = items - 1;"]
         for g in reversed(self.phase.grid):
             start, size = n.start(g.axis), n.extent(g.axis)
             out.append(f"const i64 {start} = item;" if g is self.phase.grid[0] else f"const i64 {start} = item % {size}; item /= {size};")
@@ -66,6 +69,7 @@ class RowsPrinter(StateCode):
         if picked:
             out.append(f"const bool live = inside && *({self.flag_at('where', n.where or ())});")
             out += ["if (!live) high = low;"] if self.phase.stream else []
+            out.append("if (!__syncthreads_or(live)) continue;")
         return [*out, f"const int offset = lane * {p.vector};"] if self.phase.stream else out
 
     def _states(self) -> list[str]:

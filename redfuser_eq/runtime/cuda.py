@@ -27,7 +27,7 @@ from ..schedule import Unsupported, row_major
 from . import cuda_cupy
 from . import numpy as host
 from .cuda_launch import Arg, Device, Ready, flag_bytes, prepare
-from .cuda_repair import DeviceRepair, prepare_repair
+from .cuda_repair import DeviceRepair, in_place, prepare_repair
 from .numpy import checked_arrays, checked_out
 from .repair import Repair
 
@@ -223,7 +223,7 @@ class CudaExecutable:
     ) -> DeviceRepair | None:
         """None where there is no kernel for it."""
         try:
-            kernel = schedule(self.plain, extents, strides, device.gpu, {"form": "rows"})
+            kernel = schedule(in_place(self.plain), extents, strides, device.gpu, {"form": "rows"})
         except Unsupported:
             return None
         return prepare_repair(_printed(kernel, device.gpu, axes), self.plain, device, axes, extents, _size_in(extents, strides))

@@ -31,7 +31,9 @@ class Device(Protocol):
     def to_host(self, array: Any) -> np.ndarray[Any, Any]: ...
     def write(self, array: Any, values: np.ndarray[Any, Any]) -> None: ...
     def functions(self, program: CudaProgram) -> tuple[Any, ...]: ...
-    def launch(self, function: Any, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int, args: tuple[Any, ...]) -> None: ...
+    def launch(
+        self, function: Any, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int, args: tuple[Any, ...]
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,18 @@ class Ready:
             device.launch(k.function, k.grid, k.block, k.shared, k.pick(pool))
 
 
-def prepare(made: CudaProgram, device: Device, given: Sequence[Arg], extents: Mapping[str, int], size: Callable[[Arg], int]) -> Ready:
+def prepare(
+    made: CudaProgram,
+    device: Device,
+    given: Sequence[Arg],
+    extents: Mapping[str, int],
+    size: Callable[[Arg], int],
+    most: int = 0,
+) -> Ready:
     """Build a program and find every argument's place.
 
     given: the arguments that a call brings itself. size: other arguments that are numbers. Row flags that a call does not bring
-    are scratch. Raises BackendError where the build fails."""
+    are scratch. most: blocks of a launch (0: any number). Raises BackendError where the build fails."""
     places: dict[Arg, int] = {arg: i for i, arg in enumerate(given)}
     scratch: list[tuple[int, int | None]] = []
     if made.flag_axes is not None and ("flags",) not in places:
@@ -85,7 +94,8 @@ def prepare(made: CudaProgram, device: Device, given: Sequence[Arg], extents: Ma
     places |= {arg: len(places) + i for i, arg in enumerate(numbers)}
     kernels = []
     for launch, function in zip(made.launches, device.functions(made), strict=True):
-        grid = grid_of(launch, extents)
+        x, y, z = grid_of(launch, extents)
+        grid = (min(x, most) if most else x, y, z)
         if all(grid):
             kernels.append(_Kernel(function, grid, (launch.block, 1, 1), launch.shared, _picker([places[a] for a in launch.args])))
     return Ready(tuple(kernels), tuple(scratch), tuple(np.int64(size(a)) for a in numbers))
