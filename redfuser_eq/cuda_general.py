@@ -43,6 +43,9 @@ class GeneralBuilder(ProductBuilder):
     s: CudaScheduler
 
     # ---- what the shared logic asks
+    def _fold_scale(self) -> None:
+        """Nothing is packed, so a factor of the product stays in the score."""
+
     def _choose_form(self, question: Question) -> Form:
         self.cut = self._cut_columns()
         n, depth = self.s.extents, int(self.s.choice.get("depth", DEPTH))
