@@ -44,8 +44,10 @@ CALLS = {
     "sign": "sign_of({0})",
     "remainder": "remainder_of({0}, {1})",
     "isfinite": "finite({0})",
-    "recip": "(real)1 / {0}",
-    "rsqrt": "(real)1 / sqrt({0})",
+    "div": "divide({0}, divisor({1}))",
+    "recip": "divide((real)1, divisor({0}))",
+    "rsqrt": "divide((real)1, divisor(sqrt({0})))",
+    "floor_divide": "floor(divide({0}, divisor({1})))",
     "logical_not": "!{0}",
     "logical_xor": "{0} != {1}",
 }  # what the table's C spelling does not say for a vector of one
@@ -111,6 +113,8 @@ class Values(Elements):
     ):
         super().__init__(names, phase, at, "", scopes, "", mode)
         self.cell, self.wide = cell, wide
+        self.plain = names.where is not None
+        self.divisors: dict[tuple[int, Expr], str] = {}
 
     def value(self, e: Expr) -> str:
         """Text of e as a number."""
@@ -142,8 +146,22 @@ class Values(Elements):
             c, a, b = e.args
             read = self.mask_of if truth else self.value
             return f"{self.mask_of(c)} ? {read(a)} : {read(b)}"
+        if e.op == "div" and (hoisted := self._divisor(e.args[1], self._scope(e))):
+            return f"divide({self.value(e.args[0])}, {hoisted})"
         text = CALLS.get(e.op, OPS[e.op].c).format(*(self.value(a) for a in e.args))
         return f"({text}) != 0" if truth and OPS[e.op].kind != "bool" else text
+
+    def _divisor(self, e: Expr, here: Scope) -> str:
+        """The name of a divisor that does not vary where it divides, prepared outside; else ""."""
+        scope = self.scopes[0] if isinstance(e, Const) else self._scope(e)
+        if scope is here:
+            return ""
+        key = id(scope), e
+        if key not in self.divisors:
+            value = self.value(e)
+            self.divisors[key] = self.names.fresh("by")
+            scope.lines.append(f"const auto {self.divisors[key]} = divisor({value});")
+        return self.divisors[key]
 
     def element(self, e: Load) -> str:
         """Text of a load's element, not named."""
@@ -207,7 +225,7 @@ class Values(Elements):
     def _acc(self, e: Acc) -> str:
         s = self.states[e.name]
         text = self.state(s, "_at" if e.field == "index" else "")
-        if self.mode != "final" and s.op in ("max", "min") and e.field == "value" and self.names.where is None:
+        if self.mode != "final" and s.op in ("max", "min") and e.field == "value" and not self.plain:
             text = f"settle({text})"
         return f"{text} != 0" if e.dtype.kind == "b" else text
 

@@ -60,7 +60,7 @@ class RowsPrinter(StateCode):
         out += [f"i64 item = {part} * {rows} + {item};", f"const bool {inside} = item < items;", f"if (!{inside}) item = items - 1;"]
         for g in reversed(self.phase.grid):
             start, size = n.start(g.axis), n.extent(g.axis)
-            out.append(f"const i64 {start} = item;" if g is self.phase.grid[0] else f"const i64 {start} = item % {size}; item /= {size};")
+            out.append(f"const i64 {start} = {'item' if g is self.phase.grid[0] else f'split(item, {size})'};")
             self.at[g.axis] = Place(start)
             if g.axis == SEGMENT:
                 out.append(f"const i64 low = {start} * {g.step}; i64 high = min({n.extent(self.phase.stream)}, low + {g.step});")

@@ -7,6 +7,7 @@ depends on its own extent alone: a row gives the same bits in any batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from .expr import Acc, Expr, Load, nodes
 from .forms import Form, Question
 from .ops import MONOIDS
 from .phase import PhaseBuilder, law
-from .roles import Roles
+from .roles import Roles, rename_sources
 
 if TYPE_CHECKING:
     from .cuda_schedule import CudaScheduler
@@ -56,10 +57,11 @@ class RowsBuilder(PhaseBuilder):
         self.remembered: dict[str, str] = {}
 
     # ---- decisions
-    def _loads(self) -> list[Load]:
-        """Loads of arguments along the stream, outside reductions in elements."""
-        inner = {x for e in nodes(*self.exprs()) if e.axes - {self.stream} - set(self.rows) for x in nodes(e)}
-        found = [e for e in nodes(*self.exprs()) if isinstance(e, Load) and self.stream in e.axes and e.dtype.kind != "b"]
+    def _loads(self, exprs: Sequence[Expr] | None = None) -> list[Load]:
+        """Loads of arrays along the stream, outside reductions in elements."""
+        exprs = self.exprs() if exprs is None else exprs
+        inner = {x for e in nodes(*exprs) if e.axes - {self.stream} - set(self.rows) for x in nodes(e)}
+        found = [e for e in nodes(*exprs) if isinstance(e, Load) and self.stream in e.axes and e.dtype.kind != "b"]
         return [e for e in found if e not in inner and e.axes <= {self.stream, *self.rows} and not self.s.is_buffer(e.source)]
 
     def _step(self, e: Load) -> int | None:
@@ -112,16 +114,28 @@ class RowsBuilder(PhaseBuilder):
         return found[0] if found else None
 
     def _choose_segment(self) -> int:
-        """The length of a segment of the stream, or 0: from the row's own extent."""
+        """The length of a segment of the stream, or 0: from the row's own extent. What is written along a row that is cut needs
+        the merged states: it is left to a phase of its own."""
         s = self.s
-        if len(self.g.roles) > 1 or self.along or s.segmented:
+        self.deferred: list[tuple[int, Expr]] = []
+        n, wanted = s.extents[self.stream], s.choice.get("segment")
+        if len(self.g.roles) > 1 or s.segmented:
             return 0
-        n, tile = s.extents[self.stream], self.place.group * self.place.elems
-        wanted = s.choice.get("segment")
         if wanted is None:
             wanted = max(SEGMENT_ELEMENTS, ceil(n / SEGMENTS)) if n >= 2 * SEGMENT_ELEMENTS else 0
-        length = up(int(wanted), tile)
-        return length if length and ceil(n / length) > 1 else 0
+        if not 0 < int(wanted) < n:
+            return 0
+        self._defer()
+        length = up(int(wanted), self.place.group * self.place.elems)
+        return length if ceil(n / length) > 1 or self.deferred else 0
+
+    def _defer(self) -> None:
+        """Outputs along the stream read the states from memory."""
+        read = {x.name for _, e in self.along for x in nodes(e) if isinstance(x, Acc)}
+        for n in sorted(read - set(self.g.exported)):
+            self.s._export(self.accs[n])
+            self.g.exported.append(n)
+        self.deferred, self.along = [(i, rename_sources(e, self.s.memory)) for i, e in self.along], []
 
     # ---- statements
     def levels(self) -> tuple[tuple[tuple[str, Expr | None], ...], ...]:
@@ -155,7 +169,17 @@ class RowsBuilder(PhaseBuilder):
         whole = ir.Place("rows", place.warps, group=MERGE_GROUP)
         merge = ir.Phase("merge", grid, (ir.Merge(self.levels(), parts), *self.results()), "", self.stream, states=self.states(False),
                          place=whole)  # fmt: skip
-        return [*self.before, own, merge]
+        return [*self.before, own, merge, *self._late(cut)]
+
+    def _late(self, grid: tuple[ir.Grid, ...]) -> list[ir.Phase]:
+        """The sweep that writes along the rows, by segments."""
+        if not self.deferred:
+            return []
+        stores = tuple((self.s.outputs[i].name, e) for i, e in self.deferred)
+        loads = tuple(sorted(self._loads([e for _, e in self.deferred]), key=repr))
+        body = (*((ir.Fetch(loads),) if loads else ()), ir.Sweep("stream", (), stores))
+        loop = ir.Loop(self.stream, self.place.group * self.place.elems, body)
+        return [ir.Phase(f"along_{self.stream}", grid, (loop,), "", self.stream, place=self.place)]
 
     def _order(self) -> tuple[str, ...]:
         """The row axes; the one that loads run along last, so that neighbour items are neighbours in memory."""

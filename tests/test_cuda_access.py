@@ -129,3 +129,30 @@ def test_lists_of_the_best() -> None:
     order = np.argsort(-np.nan_to_num(x, nan=99), kind="stable")[:3]
     assert order[0] == 37 and np.all(out[1] == order)
     np.testing.assert_array_equal(out[0], np.broadcast_to(x[order], (32, 3)))
+
+
+def test_an_item_is_split_in_either_width() -> None:
+    item, n = np.array([17, 1 << 40, (1 << 33) + 5, 0, 4294967295, 7], np.int64), np.array([5, 3, 1 << 33, 9, 10, 1 << 34], np.int64)
+    out = np.zeros((2, 6), np.int64)
+    body = "(const i64 *item, const i64 *n, i64 *y) { const int t = threadIdx.x; i64 i = item[t]; y[6 + t] = split(i, n[t]); y[t] = i; }"
+    launch(body, [item, n, out], 6)
+    assert np.array_equal(out[0], item // n) and np.array_equal(out[1], item % n)
+
+
+@np.errstate(all="ignore")
+def test_quotients_are_rounded_to_nearest() -> None:
+    special = np.array([0, 1, -1, np.inf, -np.inf, np.nan, 3e38, -3e-38, 2.0**100, 2.0**-100, 2.0**64, 7], np.float32)
+    a, b = (RNG.standard_normal((2, 512)) * np.exp(RNG.uniform(-30, 30, (2, 512)))).astype(np.float32)
+    a[:144], b[:144] = np.repeat(special, 12), np.tile(special, 12)
+    out = np.zeros(512, np.float32)
+    launch(
+        "(const float *a, const float *b, float *y) { const int t = threadIdx.x; y[t] = divide(a[t], divisor(b[t])); }", [a, b, out], 512
+    )
+    want = a / b
+    tiny = np.abs(want) < 2.0**-124  # results near the subnormal numbers, which are flushed
+    np.testing.assert_array_equal(out[~tiny], want[~tiny])
+    assert np.all(np.abs(out[tiny]) < 2.0**-124)
+    x, by, wide = RNG.standard_normal(32), RNG.standard_normal(32), np.zeros(32)
+    launch("(const double *a, const double *b, double *y) { y[threadIdx.x] = divide(a[threadIdx.x], divisor(b[threadIdx.x])); }",
+           [x, by, wide], 32)  # fmt: skip
+    np.testing.assert_array_equal(wide, x / by)

@@ -60,6 +60,14 @@ def test_segments_merge(name: str) -> None:
     assert r.kernel.phases[-1].name == "merge" and len(r.program.launches) == 2
 
 
+@pytest.mark.parametrize("name", ["softmax", "total_variance"])
+def test_outputs_along_rows_that_are_cut(name: str) -> None:
+    """Segments, their merge, and a phase that writes along the rows."""
+    w = cascades.WORKLOADS[name]()
+    r = check(w, w.extents | {"k": 701}, choice={"segment": 64, "group": 8, "elems": 8}, order=DESC)
+    assert [p.name for p in r.kernel.phases] == ["over_k", "merge", "along_k"]
+
+
 @pytest.mark.parametrize("k", [1, 3, 31, 64, 1000, 9001, 17000])
 def test_outputs_along_the_stream(k: int) -> None:
     """Rows that fit in registers are read once, longer ones twice."""

@@ -18,8 +18,13 @@ DEV double settle(double x) { return fabs(x) == INF ? 0.0 : x; }
 template <class T> DEV T sign_of(T x) { return x != x ? x : (T)((x > 0) - (x < 0)); }
 
 //@ remainder_of : with the sign of the divisor.
-template <class T> DEV T remainder_of(T a, T b) {
-  const T r = fmod(a, b);
+DEV float remainder_of(float a, float b) {
+  const float r = fmodf(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+DEV double remainder_of(double a, double b) {
+  if (fabs(b) == INF && fabs(a) < INF) return a == 0 || (a < 0) == (b < 0) ? a : b;
+  const double r = fma(-floor(a / b), b, a);
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
@@ -206,3 +211,29 @@ template <int N> DEV void spill_f16(u16 *p, const float *s) {
 template <int N> DEV void spill_f64(double *p, const double *s) {
   UNROLL for (int i = 0; i < N; i += 2) *(double2 *)(p + i) = make_double2(s[i], s[i + 1]);
 }
+
+//@ split : the remainder of an item's number by n; the number becomes the quotient. In 32 bits where they suffice.
+DEV i64 split(i64 &item, i64 n) {
+  const i64 quotient = ((u64)(item | n) >> 32) == 0 ? (i64)((u32)item / (u32)n) : item / n, rest = item - quotient * n;
+  item = quotient;
+  return rest;
+}
+
+//@ Divisor : a divisor prepared for many dividends: scaled into the middle of the range, and its inverse.
+struct Divisor { float value, inverse, scale; };
+struct Divisor64 { double value; };
+
+//@ divisor : prepares a divisor.
+DEV Divisor divisor(float s) {
+  const float a = fabsf(s), scale = a > 0x1p64f ? 0x1p-64f : a < 0x1p-64f ? 0x1p64f : 1.0f, t = __fmul_rn(s, scale), r = rcp(t);
+  const float rest = fmaf(-t, r, 1.0f);
+  return {t, fabsf(rest) < 1.0f ? fmaf(r, rest, r) : r, scale};
+}
+DEV Divisor64 divisor(double s) { return {s}; }
+
+//@ divide : a quotient rounded to nearest, without branches (Markstein: two products and the rest of the division).
+DEV float divide(float x, Divisor d) {
+  const float y = __fmul_rn(x, d.scale), q = __fmul_rn(y, d.inverse), rest = fmaf(-q, d.value, y), better = fmaf(rest, d.inverse, q);
+  return fabsf(better) < INF ? better : q;
+}
+DEV double divide(double x, Divisor64 d) { return x / d.value; }
