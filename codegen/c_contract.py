@@ -10,6 +10,8 @@ from .c_expr import Elements, Place, Scope, row_step
 from .c_state import StateStatements
 from .kernel import Array, Buffer, Contract, Dot, Operand, Pack, Scan, Summarise
 
+STEPS = 4  # of the inner axis in one turn of the innermost loop
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -171,7 +173,7 @@ class ContractStatements(StateStatements):
         return "".join(", " + p for p in params), "".join(", " + a for a in args)
 
     def _micro(self, s: Contract, name: str, mr: int, masked: bool, a: Memory, b: Memory, d_i: str, params: str) -> str:
-        """The register block: zero or load, multiply-add over c; after the last block of c, map, fold and store."""
+        """The register block: multiply-add over c, then what it starts from; after the last block of c, map, fold and store."""
         over_i, over_j = f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++)", f"RF_UNROLL({s.nv}) for (int j = 0; j < {s.nv}; j++)"
         b_c, cell = str(b.panel) if b.panel else b.steps[s.c], f"d + i * {d_i} + j * LANES"
         a_i, a_c = a.steps.get(s.i, "0"), a.steps[s.c]
@@ -180,12 +182,18 @@ class ContractStatements(StateStatements):
                f"V x[{mr}][{s.nv}];"]  # fmt: skip
         if masked:
             out += [f"M ok[{s.nv}]; {over_j} ok[j] = tail(nj - j * LANES);"]
-        out += self._start_lines(s, over_i, over_j, cell)
+        lines = range(-(-s.nv * self.names.k.vector_bytes // 64))
+        touch = " ".join(f"PREFETCH_WRITE(d + i * {d_i} + {n} * RF_LINE);" for n in lines)
+        out.append(f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++) {{ {touch} }}")
+        out.append(f"{over_i} {over_j} x[i][j] = set1(0);")
         load = [f"ldm_real(ok[{j}], b + {j} * LANES)" if masked else f"ld_real(b + {j} * LANES)" for j in range(s.nv)]
-        out += [f"for (int64_t c = 0; c < n; c++, a += {a_c}, b += {b_c}) {{",
-                " ".join(f"V b{j} = {load[j]}; IN_REGISTER(b{j});" for j in range(s.nv)),
+        step = ["{", " ".join(f"V b{j} = {load[j]}; IN_REGISTER(b{j});" for j in range(s.nv)),
                 f"{over_i} {{ const V y = set1(a[i * {a_i}]);",
-                *(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(s.nv)), "}", "}"]  # fmt: skip
+                *(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(s.nv)), "}", f"a += {a_c}; b += {b_c};", "}"]  # fmt: skip
+        out.append("int64_t c = 0;")
+        if not masked:
+            out += [f"for (; c + {STEPS} <= n; c += {STEPS}) {{", *(step * STEPS), "}"]
+        out += ["for (; c < n; c++)", *step, *self._start_lines(s, over_i, over_j, cell)]
         store = f"{over_i} {over_j} st_real({cell}, x[i][j]);"
         if s.score is None and not s.folds:
             return "\n".join([*out, store, "}"])
@@ -200,16 +208,15 @@ class ContractStatements(StateStatements):
         return "\n".join([*out, "}"])
 
     def _start_lines(self, s: Contract, over_i: str, over_j: str, cell: str) -> list[str]:
-        zero = f"{over_i} {over_j} x[i][j] = set1(0);"
-        if s.start == "zero":
-            return [f"if (zero) {{ {zero} }} else {{ {over_i} {over_j} x[i][j] = ld_real({cell}); }}"]
+        """What the block starts from, added at its end: by then the destination has come from memory."""
         x = f"ld_real({cell})"
-        if not s.factor and not s.rank:
-            return [f"{over_i} {over_j} x[i][j] = {x};"]
+        if s.start == "zero" or not (s.factor or s.rank):
+            more = f"{over_i} {over_j} x[i][j] = x[i][j] + {x};"
+            return [f"if (!zero) {{ {more} }}" if s.start == "zero" else more]
         first = f"{x} * set1(factor[i])" if s.factor else x
         for n in range(len(s.rank)):
             first = f"v_fma(set1(coefficient{n}[i]), ld_real(column{n} + j * LANES), {first})"
-        return [f"if (zero) {{ {over_i} {over_j} x[i][j] = {first}; }} else {{ {over_i} {over_j} x[i][j] = {x}; }}"]
+        return [f"if (zero) {{ {over_i} {over_j} x[i][j] = x[i][j] + {first}; }} else {{ {over_i} {over_j} x[i][j] = x[i][j] + {x}; }}"]
 
     def _epilogue(self, s: Contract, over_i: str, over_j: str, cell: str, tested: bool) -> list[str]:
         rows_in_lanes = s.j == self.phase.row and bool(s.j)

@@ -243,6 +243,8 @@ class Elements:
         if e.op in ("exp", "exp2") and self._below_maximum(e.args[0]):
             return f"v_{e.op}z({self.value(e.args[0])})"
         values = [self.value(a) for a in e.args]
+        if e.op == "div" and isinstance(e.args[1], Const) and math.frexp(abs(e.args[1].value))[0] == 0.5:
+            return f"{values[0]} * set1({literal(1 / e.args[1].value)})"  # the same number: a power of two
         if e.op in INFIX:
             text = f"{values[0]} {INFIX[e.op]} {values[1]}"
         elif e.op == "neg":

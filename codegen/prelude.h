@@ -21,6 +21,8 @@
 #define RF_INF ((rf_real)INFINITY)
 #define RF_NAN ((rf_real)NAN)
 #define PREFETCH(p) __builtin_prefetch((p), 0, 3)
+#define PREFETCH_WRITE(p) __builtin_prefetch((p), 1, 3)
+#define RF_LINE (64 / (int64_t)sizeof(rf_real))
 #if defined(__clang__)
 #define RF_UNROLL(n) _Pragma(RF_STR(unroll n))
 #else

@@ -136,7 +136,7 @@ def _product_form(q: Question, row: str, p: Product) -> Form:
         mr, nv = s.register_block(n_k, n_row)
         w = nv * s.lanes
         rows = min(up(64 if q.masked else 128, w), up(n_row, w))
-        depth = min(up(min(64 if q.masked else 128, s.stream_fit(n_c)), mr), up(n_k, mr))
+        depth = min(up(min(48 if q.masked else 128, s.stream_fit(n_c)), mr), up(n_k, mr))
         form = Form("blocked", row, "row", rows, depth, rows, p, mr, nv)
     else:
         mr, nv = s.register_block(n_row, n_k)

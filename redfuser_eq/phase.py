@@ -10,7 +10,6 @@ from .codegen import kernel as ir
 from .codegen.kernel import SEGMENT
 from .expr import Acc, Const, Expr, Load, Map, Prev, Reduce, nodes, show, transform
 from .forms import Form, Question, choose, separates
-from .masks import bounds
 from .ops import MONOIDS, OPS
 from .reuse import movable, shared
 from .roles import Roles, factors, product, rename_sources, split_columns, terms
@@ -60,7 +59,9 @@ class PhaseBuilder:
         return choose(question)
 
     def _is_masked(self) -> bool:
-        return any(isinstance(e, Map) and e.op == "where" and bounds(e.args[0])[0] for e in nodes(*self.lifts.values()))
+        """Whether a condition that no accumulator decides, on positions or an array, leaves out elements."""
+        found = [e.args[0] for e in nodes(*self.lifts.values()) if isinstance(e, Map) and e.op == "where"]
+        return any(self.stream in c.axes and not any(isinstance(x, (Acc, Prev)) for x in nodes(c)) for c in found)
 
     def exprs(self) -> list[Expr]:
         """Every expression evaluated on elements of the stream."""
@@ -257,7 +258,7 @@ class PhaseBuilder:
             return int(self.s.choice["unroll"])
         heavy = any(isinstance(e, Map) and OPS[e.op].cost >= 8 for e in nodes(*(f.lift for f in folds)))
         if self.lanes == "row":
-            return (2 if heavy else 4) if 0 < len(folds) <= 2 and self.form.kind == "plain" else 1
+            return (2 if heavy or self.form.kind != "plain" else 4) if 0 < len(folds) <= 2 else 1
         if heavy:
             return 4 if self.s.sizes.registers >= 32 and len(folds) <= 2 else 2
         return 4 if len(folds) <= 3 else 2

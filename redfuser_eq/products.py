@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .cascade import Accumulator
 from .codegen import kernel as ir
-from .expr import Acc, Expr, Load, Map, Prev, Reduce, nodes, transform
+from .expr import Acc, Const, Expr, Load, Map, Prev, Reduce, nodes, transform
 from .masks import finite_needed, masked
 from .phase import PhaseBuilder, swapped
 from .roles import Roles, split_columns
@@ -23,6 +23,7 @@ class ProductBuilder(PhaseBuilder):
     def __init__(self, s: Scheduler, g: Group, number: int):
         self.tile: Load | None = None
         self.score: Expr | None = None
+        self.scale: tuple[str, Const] | None = None
         self.early: set[str] = set()
         super().__init__(s, g, number)
 
@@ -38,7 +39,23 @@ class ProductBuilder(PhaseBuilder):
         score = self._largest_score(p.node)
         self._replace(score, self.tile)
         self.score = transform(score, lambda e: self.raw if e is p.node else None)
+        self._fold_scale()
         self.plain_score = self.score is self.raw
+
+    def _fold_scale(self) -> None:
+        """A constant factor of the product goes into the operand that is packed anyway."""
+        if self.form.kind != "blocked" or self.score is None:
+            return
+        over = [e for e in nodes(self.score) if isinstance(e, Map) and any(a is self.raw for a in e.args)]
+        if len(over) == 1 and over[0].op in ("mul", "div"):
+            others = [a for a in over[0].args if a is not self.raw]
+            if len(others) == 1 and isinstance(others[0], Const) and not (over[0].op == "div" and over[0].args[0] is not self.raw):
+                self.scale = (over[0].op, others[0])
+                self.score = swapped(self.score, over[0], self.raw)
+
+    def _scaled(self, e: Expr) -> Expr:
+        """The operand that is packed."""
+        return e if self.scale is None else Map(self.scale[0], (e, self.scale[1]), self.s.real_dtype)
 
     def _largest_score(self, node: Expr) -> Expr:
         """The largest expression around the product that every use of it goes through."""
@@ -123,8 +140,9 @@ class ProductBuilder(PhaseBuilder):
         inner = ir.Size(p.inner)
         if self.lanes == "row":
             size = ir.Size(self.row, multiple=width) if f.stream_outer else ir.Size(value=f.held, multiple=width)
-            self.b, stmt = self._pack(f"rows{self.number}", p.row, p.inner, self.row, width, {p.inner: inner, self.row: size}, lane,
-                                      4 * width if f.stream_outer else 0)  # fmt: skip
+            packed, sizes = self._scaled(p.row), {p.inner: inner, self.row: size}
+            share = 4 * width if f.stream_outer else 0
+            self.b, stmt = self._pack(f"rows{self.number}", packed, p.inner, self.row, width, sizes, lane, share)
             at_row += [] if f.stream_outer else [stmt]
             straight = self._straight(p.stream, p.inner, unit=False)
             if straight is None:
@@ -147,7 +165,7 @@ class ProductBuilder(PhaseBuilder):
         where = self._contiguous(p.stream, p.inner, self.stream)
         sizes = {p.inner: ir.Size(p.inner), self.stream: size}
         share = 4 * width if once else 0
-        self.b, stmt = self._pack(f"stream{self.number}", p.stream, p.inner, self.stream, width, sizes, where, share)
+        self.b, stmt = self._pack(f"stream{self.number}", self._scaled(p.stream), p.inner, self.stream, width, sizes, where, share)
         at_stream += [] if once else [stmt]
         straight = self._straight(p.row, p.inner, unit=True)
         if straight is None:
