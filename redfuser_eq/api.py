@@ -206,7 +206,10 @@ class Fused:
         args = self._ordered(args, kwargs)
         arrays: list[Any] = []
         key = signature(args, kwargs, arrays)
-        return self._bound.get(key) or self._new(key, args, kwargs, arrays, run=False), arrays
+        bound = self._bound.get(key)
+        if bound is None and self.options.target == "cuda" and library(arrays).device != "cuda":
+            return self._specialise(args, kwargs, arrays, build=False), arrays  # host arrays as examples, to look at what would run
+        return bound or self._new(key, args, kwargs, arrays, run=False), arrays
 
     def _new(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], arrays: list[Any], *, run: bool = True) -> Bound:
         if run:
@@ -220,7 +223,7 @@ class Fused:
                 self._bound[key] = bound
             return bound
 
-    def _specialise(self, args: tuple[Any, ...], kwargs: dict[str, Any], arrays: list[Any]) -> Bound:
+    def _specialise(self, args: tuple[Any, ...], kwargs: dict[str, Any], arrays: list[Any], *, build: bool = True) -> Bound:
         start = time.perf_counter()
         traced = self._expression or trace(self._function, args, kwargs)  # type: ignore[arg-type]
         seconds = time.perf_counter() - start
@@ -230,7 +233,7 @@ class Fused:
         extents = bind_extents(traced.program, [*arrays, *captured])
         program = replace(traced.program, extents=dict(extents))
         planned = self._plan(program, seconds)
-        run = self._executable(planned, self._target(library([*arrays, *captured])))
+        run = self._executable(planned, self._target(library([*arrays, *captured]))) if build else _nothing_built
         return Bound(planned.plan, replace(traced, arrays=[]), program, extents, arrays, run)
 
     def _check_dtypes(self, program: Program, arrays: list[Any]) -> None:
@@ -313,6 +316,10 @@ class Fused:
         except TracedArgument:
             raise TypeError(f"{self.__name__}.source: code depends on sizes and strides; give arrays instead of traced ones") from None
         return runtime.source(target, bound.plan.cascade, bound.inputs(arrays), bound.extents)
+
+
+def _nothing_built(*_: Any) -> Any:
+    raise BackendError("optimize: this program was made to be looked at, from arrays that its target cannot run on")
 
 
 def _restored(function: Any, expression: Traced | None, options: Options) -> Fused:
