@@ -246,8 +246,9 @@ def _kernels(plan: Plan) -> Iterator[_Entry]:
         return
     yield _Entry(f"kernels, as modelled for an {gpu.name}", style="bold")
     for n, p in enumerate(predictions, 1):
-        work = {"B": p.read + p.written, "flop on tensor cores": sum(p.tensor.values()), "special functions": p.special}
-        parts = [quantity(x, unit) for unit, x in work.items() if x]
+        parts = [quantity(p.read + p.written, "B")]
+        parts += [quantity(sum(p.tensor.values()), "flop on tensor cores")] if p.tensor else []
+        parts += [f"{p.special:.3g} results of special functions"] if p.special else []
         each = f"{p.threads} threads" + (f" and {quantity(p.shared, 'B')}" if p.shared else "")
         parts.append(f"{p.blocks} blocks of {each}, {p.occupancy.blocks} a multiprocessor")
         if p.barriers:

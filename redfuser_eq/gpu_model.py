@@ -19,7 +19,7 @@ import numpy as np
 from .cascade import Cascade
 from .codegen import kernel as ir
 from .codegen.launch import Launch, grid_of
-from .expr import Expr, Load, Map, Reduce, nodes
+from .expr import Const, Expr, Load, Map, Reduce, nodes
 from .gpu import Gpu
 from .ops import OPS
 
@@ -29,6 +29,7 @@ SPECIAL = 4.0  # `Op.cost` from which an operation uses the special function uni
 RESERVED = 1 << 10  # bytes of shared memory that the system takes from each block (CUDA C++ Programming Guide, since 8.0)
 BLOCKS = 32  # resident blocks of a multiprocessor
 L2_BYTES = 64  # a clock and multiprocessor, from the L2 cache
+TENSOR = ("mma", "wgmma")  # forms of `Place` that use tensor cores
 SAMPLES = 32  # tiles of an axis that are looked at for a mask's share
 _SIZES = {"f64": 8, "i64": 8, "u64": 8, "f32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "i16": 2, "u16": 2}
 
@@ -88,9 +89,11 @@ def occupancy(gpu: Gpu, threads: int, shared: int = 0, registers: int = 0) -> Oc
 
 def predict(cascade: Cascade, extents: Mapping[str, int], gpu: Gpu) -> tuple[Prediction, ...]:
     """What row-major arrays of these sizes would cost. Raises schedule.Unsupported where there is no kernel."""
+    from .codegen.cuda import emit
     from .cuda_schedule import schedule  # late: the scheduler may ask the model
 
-    return model(schedule(cascade, extents, {}, gpu), extents, gpu)
+    kernel = schedule(cascade, extents, {}, gpu)
+    return model(kernel, extents, gpu, emit(kernel, gpu).launches)
 
 
 def model(kernel: ir.Kernel, extents: Mapping[str, int], gpu: Gpu, launches: Sequence[Launch] = ()) -> tuple[Prediction, ...]:
@@ -174,7 +177,7 @@ class _Count:
             used = any(b.name in _names(s) for s in ir.statements(self.phase.body))
             if b.shared or not used:
                 continue
-            width = _size(self.tags[self.origin[b.name]]) if self.place.form == "mma" and b.name in self.origin else self._real
+            width = _size(self.tags[self.origin[b.name]]) if self.place.form in TENSOR and b.name in self.origin else self._real
             stages = self.place.stages if b.name in self.origin else 1
             total += stages * width * math.prod(self._length(s) for s in b.sizes)
         return min(total, self.gpu.shared_limit)
@@ -256,7 +259,7 @@ class _Count:
 
     def _product(self, s: ir.Contract, share: float) -> None:
         """Multiply-adds: on tensor cores two flop each, with rows that the tile pads; else one instruction."""
-        mma = self.place.form == "mma"
+        mma = self.place.form in TENSOR
         rows = self.own.get(s.i, 1)
         padded = -(-rows // 16) * 16 if mma else rows
         n = share * padded * self._points({s.j, s.c})
@@ -274,9 +277,9 @@ class _Count:
         for e in nodes(*roots):
             points = times * self._points(e.axes | ({e.axis} if isinstance(e, Reduce) else set()))
             if isinstance(e, Map):
-                special = OPS[e.op].cost >= SPECIAL
+                special = OPS[e.op].cost >= SPECIAL and not (e.op == "div" and isinstance(e.args[1], Const))
                 self.totals.special += points * special
-                self.totals.flops += points * (SPECIAL if special else OPS[e.op].cost)
+                self.totals.flops += points * (SPECIAL if special else 1.0)
             elif isinstance(e, Reduce):
                 self.totals.flops += points
 
