@@ -122,12 +122,17 @@ class FragmentPhase(FragmentStates):
                 offsets.append(start if steps[axis] == "1" else f"{start} * {steps[axis]}")
         at = " + ".join([name, *offsets])
         left = [self._left(axis, starts) for axis in (first, last)]
-        size = f"<{self.place.threads}, {rows}, {columns // 8}>"
-        plain = f"stage_plain{size}({to}, {at}, {steps[first]}, {steps[last]}, {left[0]}, {left[1]});"
+        threads, thread = self.copier()
+        size = f"<{threads}, {rows}, {columns // 8}>"
+        plain = f"stage_plain{size}({to}, {at}, {steps[first]}, {steps[last]}, {left[0]}, {left[1]}{thread});"
         if steps[last] != "1":
             return [plain]
-        whole = f"stage_async{size}({to}, {at}, {steps[first]} * 2, {left[0]}, ({left[1]}) * 2);"
+        whole = f"stage_async{size}({to}, {at}, {steps[first]} * 2, {left[0]}, ({left[1]}) * 2{thread});"
         return [f"if (aligned_{name}) {whole}", f"else {plain}"]
+
+    def copier(self) -> tuple[int, str]:
+        """The threads that copy, and the last argument that says which one this is."""
+        return self.place.threads, ""
 
     def _left(self, axis: str, starts: dict[str, str]) -> str:
         """Elements from the start of the tile to the end of the axis."""
@@ -143,10 +148,7 @@ class FragmentPhase(FragmentStates):
         skips = [x for x in s.body if isinstance(x, Skip)]
         start, depth = self.names.start(s.axis), self.place.stages
         self.score = next((x for x in body if isinstance(x, Contract) and x.start == "zero"), None)
-        blocked = self.score is not None and any(x.inner for x in stages)
-        blocks = "1"
-        if blocked and self.score is not None:
-            blocks = f"(((int){self.names.extent(self.score.c)} + {self.score.c_block - 1}) / {self.score.c_block})"
+        blocks = self.inner_blocks(stages)
         base, size = self.stays, 0
         for x in stages:
             self.where[x.dst] = f"stage + {size}"
@@ -164,10 +166,16 @@ class FragmentPhase(FragmentStates):
                 f"cp_async_commit(); stage = sm + {base} + step % {depth} * {size}; step++; }};"]  # fmt: skip
         self.at[s.axis] = Place(start)
         out += [f"for (int {start} = lo; {start} < hi; {start} += {s.step}) {{", *self._tests(s, skips, blocks)]
-        out += self._tile(body, blocked)
+        out += [*self.tile_registers(body), *self.tile(body)]
         del self.at[s.axis]
         self.step = 0
         return [*out, "}", "cp_async_wait<0>();", "}"]
+
+    def inner_blocks(self, stages: list[Stage]) -> str:
+        """Text of the number of blocks of the inner axis."""
+        if self.score is None or not any(x.inner for x in stages):
+            return "1"
+        return f"(((int){self.names.extent(self.score.c)} + {self.score.c_block - 1}) / {self.score.c_block})"
 
     def _fetches(self, s: Loop, stages: list[Stage], blocks: str) -> list[str]:
         out: list[str] = []
@@ -223,8 +231,12 @@ class FragmentPhase(FragmentStates):
                 empty.append(f"{cell} == 0")
                 some.append(f"{cell} != 2")
             none += [f"(ready{n} && ({' || '.join(empty)}))"] if empty else []
-        out = [f"if ({' || '.join(none)}) {{ for (int c = 0; c < {blocks}; c++) advance(); continue; }}"] if none else []
+        out = [f"if ({' || '.join(none)}) {{ {self.skipped(blocks)} }}"] if none else []
         return [*out, f"const bool cut = {' || '.join(some)}; (void)cut;"]
+
+    def skipped(self, blocks: str) -> str:
+        """What a tile takes part in that is left out."""
+        return f"for (int c = 0; c < {blocks}; c++) advance(); continue;"
 
     def _summary(self, s: Skip) -> str:
         b = self.buffer(s.summary)
@@ -232,29 +244,22 @@ class FragmentPhase(FragmentStates):
         return f"{self.names.get('buf', s.summary)}[{' + '.join(at) or '0'}]"
 
     # ---- a tile
-    def _tile(self, body: tuple[Stmt, ...], blocked: bool) -> list[str]:
-        out: list[str] = []
-        n8, m = self.step // 8, self.place.fragments
-        own = (self.phase.row, self.phase.stream)
-        tiles = [b for b in self.names.k.buffers if not b.shared and b.dims == own and self._touches(body, b.name)]
-        staged = {x.dst: x for x in statements(self.phase.body) if isinstance(x, Stage)}
-        self.cells = {}
-        held: list[str] = []
-        for b in tiles:
-            name = self.names.get("reg", b.name)
-            out.append(f"float {name}[{m}][{n8}][4];")
-            self.cells[b.name] = f"{name}[h / 2][u / 2][h % 2 * 2 + u % 2]"
-            if b.name in staged:
-                held.append(b.name)
-        for x in staged:
-            if x not in self.cells and self._reads(body, x):
-                held.append(x)
-                out.append(f"float {self.names.get('reg', x)}[{m}][{n8}][4];")
-                self.cells[x] = f"{self.names.get('reg', x)}[h / 2][u / 2][h % 2 * 2 + u % 2]"
+    def tile_registers(self, body: tuple[Stmt, ...]) -> list[str]:
+        """Declarations of what a tile holds in fragments: buffers over its elements, and staged operands that are read by element."""
+        own, shape = (self.phase.row, self.phase.stream), f"[{self.place.fragments}][{self.step // 8}][4]"
+        staged = {x.dst for x in statements(self.phase.body) if isinstance(x, Stage)}
+        tiles = [b.name for b in self.names.k.buffers if not b.shared and b.dims == own and self._touches(body, b.name)]
+        tiles += [x for x in sorted(staged) if x not in tiles and self._reads(body, x)]
+        self.cells = {x: f"{self.names.get('reg', x)}[h / 2][u / 2][h % 2 * 2 + u % 2]" for x in tiles}
+        self.held = [x for x in tiles if x in staged]
         self.total = self.score is not None and falls_away(body, self.score)
-        out += [] if blocked or self.score is not None else ["advance();"]
-        for name in held:
-            out += self._unpack(name, staged[name])
+        return [f"float {self.names.get('reg', x)}{shape};" for x in tiles]
+
+    def tile(self, body: tuple[Stmt, ...]) -> list[str]:
+        """What is done with a tile."""
+        out = [] if self.score is not None else ["advance();"]
+        for name in self.held:
+            out += self._unpack(name, self.staged(name))
         return [*out, *self.block(body)]
 
     def _reads(self, body: tuple[Stmt, ...], name: str) -> bool:
@@ -274,6 +279,9 @@ class FragmentPhase(FragmentStates):
                 "UNROLL for (int i = 0; i < 4; i++) {",
                 f"{f}[m][2 * c + i / 2][i % 2 * 2] = from_{tag}((u16)a[i]);",
                 f"{f}[m][2 * c + i / 2][i % 2 * 2 + 1] = from_{tag}((u16)(a[i] >> 16));", "}", "}"]  # fmt: skip
+
+    def staged(self, name: str) -> Stage:
+        return next(x for x in statements(self.phase.body) if isinstance(x, Stage) and x.dst == name)
 
     def _tag(self, s: Stage) -> str:
         array: Array | None = self.names.k.array(s.source.source)
@@ -308,7 +316,7 @@ class FragmentPhase(FragmentStates):
     def _product(self, s: Contract) -> list[str]:
         """The tile = rows x stream over the inner axis, block by block, and the score of it."""
         name, m, n8 = self.names.get("reg", s.dst), self.place.fragments, self.step // 8
-        stage = next(x for x in statements(self.phase.body) if isinstance(x, Stage) and x.dst == s.b.source)
+        stage = self.staged(s.b.source)
         tag = self._tag(stage)
         over = f"for (int c_0 = 0; c_0 < (int){self.names.extent(s.c)}; c_0 += {s.c_block})" if stage.inner else ""
         out = [f"UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {n8}; n++) "
@@ -337,17 +345,21 @@ class FragmentPhase(FragmentStates):
         value = f"inside ? {value} : -INF" if tested and self.total else value
         return ["{", *row.lines, *self.over_elements([*test, *element.lines, f"{self.cells[s.dst]} = {value};"]), "}"]
 
+    def rescaled(self, s: Contract) -> list[str]:
+        """The state times its row factors, where one of the warp's is not 1."""
+        if not s.factor:
+            return []
+        acc, m, factor = self.names.get("acc", s.dst), self.place.fragments, self.names.get("reg", s.factor)
+        moved = " || ".join(f"{factor}[{h}] != 1.0f" for h in range(self.rows))
+        return [f"if (__any_sync(~0u, {moved})) UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {s.nv}; n++) "
+                f"UNROLL for (int e = 0; e < 4; e++) {acc}[m][n][e] *= {factor}[m * 2 + e / 2];"]  # fmt: skip
+
     def _columns(self, s: Contract) -> list[str]:
         """State += tile x columns; the tile's own registers are the left operand."""
         acc, m = self.names.get("acc", s.dst), self.place.fragments
-        stage = next(x for x in statements(self.phase.body) if isinstance(x, Stage) and x.dst == s.b.source)
+        stage = self.staged(s.b.source)
         tag, tile = self._tag(stage), self.names.get("reg", s.a.source)
-        out: list[str] = []
-        if s.factor:
-            factor = self.names.get("reg", s.factor)
-            moved = " || ".join(f"{factor}[{h}] != 1.0f" for h in range(self.rows))
-            out += [f"if (__any_sync(~0u, {moved})) UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {s.nv}; n++) "
-                    f"UNROLL for (int e = 0; e < 4; e++) {acc}[m][n][e] *= {factor}[m * 2 + e / 2];"]  # fmt: skip
+        out = self.rescaled(s)
         out += [f"UNROLL for (int c = 0; c < {self.step // 16}; c++) {{", f"u32 a[{m}][4];",
                 f"UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int i = 0; i < 4; i++) a[m][i] = "
                 f"pack_{tag}({tile}[m][2 * c + i / 2][i % 2 * 2], {tile}[m][2 * c + i / 2][i % 2 * 2 + 1]);",

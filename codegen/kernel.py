@@ -357,7 +357,8 @@ class Place:
     """Which thread of a CUDA block holds which elements of a tile.
 
     form: "rows" (states in registers), "elements" (no stream), "scan" (Scan and Summarise), "tile" (tiles and states in shared
-    memory) or "mma" (fragments of 16 x 8 accumulators of matrix instructions). warps: of the block.
+    memory), "mma" (fragments of 16 x 8 accumulators of matrix instructions) or "wgmma" (the same fragments, products by
+    warpgroups; the last four warps copy). warps: of the block.
     rows: group: threads that share a row; the block does threads / group points of the last grid axis at once. elems: elements
     of the stream a thread holds of a tile, `vector` of them consecutive. along: which neighbour threads walk, "stream" or "row".
     mma: fragments: blocks of 16 rows that a warp holds. stages: tiles of operands in flight."""

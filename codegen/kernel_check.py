@@ -32,7 +32,7 @@ from .kernel import (
     statements,
 )
 
-FORMS = ("rows", "elements", "scan", "tile", "mma")
+FORMS = ("rows", "elements", "scan", "tile", "mma", "wgmma")
 
 
 def expressions(s: Stmt) -> list[tuple[Expr, frozenset[str]]]:

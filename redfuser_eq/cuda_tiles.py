@@ -35,6 +35,7 @@ RESIDENT = 256  # inner elements up to which the row operand stays in shared mem
 BLOCK = 64  # inner elements at a time, when it does not
 LISTED = 8  # entries of a top-k list that fit in registers
 SCAN_WARPS = 8
+PRODUCERS = 4  # warps that copy, where warpgroups multiply
 FEW_ROWS = 128  # rows that share a stream, up to which it is cut
 HELD = 320  # columns and elements of the stream that a thread's rows hold: two each register
 
@@ -54,7 +55,7 @@ def builder(s: CudaScheduler, g: Group, number: int) -> TileBuilder | None:
 @dataclass(frozen=True)
 class Tile:
     """warps x 16 x fragments rows, `depth` elements of the stream; inner: a block of the inner axis; resident: the row operand
-    is staged once. columns: a block of the column axis, 0 without one. stages: tiles in flight."""
+    is staged once. columns: a block of the column axis, 0 without one. stages: tiles in flight. groups: products by warpgroups."""
 
     warps: int
     fragments: int
@@ -63,10 +64,17 @@ class Tile:
     resident: bool
     columns: int
     stages: int
+    groups: bool = False
 
     @property
     def rows(self) -> int:
         return 16 * self.warps * self.fragments
+
+    def bytes(self, product: bool) -> tuple[int, int]:
+        """Shared memory of what stays, and of one stage."""
+        stays = self.rows * panel(self.inner) if self.resident and product else 0
+        each = self.depth * ((panel(self.inner) if product else 0) + panel(self.columns))
+        return stays, each + (0 if stays else self.rows * panel(self.inner if product else self.depth))
 
 
 def separate(lift: Expr, stream: str, row: str) -> Expr:
@@ -90,38 +98,37 @@ def _widened(e: Expr) -> Expr:
     return e.args[0] if wide else e
 
 
-def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu) -> Tile:
-    """Sizes, from extents and the registers and shared memory of a block."""
+def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool) -> Tile:
+    """Sizes, from extents and the registers and shared memory of a block. groups: warpgroups may do the products."""
     n_row, n_inner = q.extents[row], q.extents[p.inner] if p else 0
     cols = max((up(min(q.extents[c], COLUMNS), 16) for cs in q.columns.values() for c in cs), default=0)
-    lists = any(a.k for a in q.accs.values())
-    most = 8 if not cols and n_row >= 1024 else 4
-    warps = min(most, max(1, ceil(n_row / 16)))
-    fragments = 2 if n_row > 16 * warps and not lists else 1
+    lists, few = any(a.k for a in q.accs.values()), len(q.accs) <= 2
+    groups = groups and n_row > 16 and "rows" not in q.choice
+    if groups:
+        warps, fragments = 8 if n_row > 64 else 4, 1
+        depth = 128 if cols or lists or not few else 256
+    else:
+        warps = min(8 if not cols and n_row >= 1024 else 4, max(1, ceil(n_row / 16)))
+        fragments = 2 if n_row > 16 * warps and not lists else 1
+        depth = 64 if cols or lists or not few else 128
+        while cols and fragments * (cols + depth) > HELD and depth > 32:
+            depth //= 2
     if "rows" in q.choice:
         warps, fragments = max(1, min(4, int(q.choice["rows"]) // 16)), 1
-    depth = 64
-    if not cols and len(q.accs) <= 2 and not lists:
-        depth = 128
-    while cols and fragments * (cols + depth) > HELD and depth > 32:
-        depth //= 2
     depth = min(up(int(q.choice.get("depth", depth)), 16), up(q.extents[q.stream], 16))
     resident = n_inner <= RESIDENT
-    inner = up(n_inner, 16) if resident else BLOCK
-    rows = 16 * warps * fragments
-    stays = rows * panel(inner) if resident and p else 0
-    each = depth * (panel(inner) if p else 0) + depth * panel(cols) + (0 if stays else rows * panel(inner if p else depth))
-    stages = 2
-    while stages < 4 and 2 * (stays + (stages + 1) * each) <= gpu.shared_limit:
-        stages += 1
-    if stays + stages * each > gpu.shared_limit:
+    tile = Tile(warps, fragments, depth, up(n_inner, 16) if resident else BLOCK, resident, cols, 2, groups)
+    stays, each = tile.bytes(p is not None)
+    room = gpu.shared_limit - 1024 if groups else gpu.shared_limit // 2
+    most = min(4, (room - stays) // each)
+    if stays + 2 * each > gpu.shared_limit:
         raise NoForm
-    return Tile(warps, fragments, depth, inner, resident, cols, stages)
+    return replace(tile, stages=max(2, most))
 
 
 def panel(columns: int) -> int:
     """Bytes of a staged row of 16-bit elements: whole 128-byte panels."""
-    return up(max(columns, 1), 64) * 2
+    return up(columns, 64) * 2
 
 
 class TileBuilder(ProductBuilder):
@@ -145,10 +152,17 @@ class TileBuilder(ProductBuilder):
             self._refuse(q, p, row)
             self.lifts = lifts
             self.outputs = [(i, separate(e, q.stream, row)) for i, e in self.outputs]
-            self.shape = tile_of(q, p, row, self.s.gpu)
+            self.shape = tile_of(q, p, row, self.s.gpu, self._by_groups(p, row))
             t = self.shape
             return Form("mma", row, "stream", t.rows, t.depth, t.rows, p, t.fragments, t.depth // 8)
         raise NoForm
+
+    def _by_groups(self, p: Product | None, row: str) -> bool:
+        """Whether warpgroup instructions can do the products: their left operand lies along the inner axis, and the ring of
+        stages serves one loop."""
+        one = len(self.g.roles) == 1 and not any(self.g.passes[0].axis in self.s.outputs[i].dims for i, _ in self.outputs)
+        along = p is None or self._contiguous(p.row, p.inner, row) == p.inner
+        return self.s.gpu.capability == 90 and one and along and self.s.choice.get("groups", True)
 
     def _refuse(self, q: Question, p: Product | None, row: str) -> None:
         """Raises NoForm where a statement of the phase would have no tensor-core form."""
@@ -291,7 +305,8 @@ class TileBuilder(ProductBuilder):
         columns = tuple(ir.Grid(c, self.shape.columns) for c in self._column_axes() if self.s.extents[c] > self.shape.columns)
         segment = (ir.Grid(SEGMENT, self.segment),) if self.segment else ()
         grid = (*batch, *segment, *columns, ir.Grid(self.row, self.form.rows))
-        place = ir.Place("mma", self.shape.warps, self.shape.fragments, self.shape.stages)
+        t = self.shape
+        place = ir.Place("wgmma" if t.groups else "mma", t.warps + (PRODUCERS if t.groups else 0), t.fragments, t.stages)
         uneven = any(isinstance(x, ir.Skip) for x in ir.statements(tuple(body)))
         parts = self._parts() if self.segment else ()
         body += [ir.Partial(parts)] if self.segment else self.results()

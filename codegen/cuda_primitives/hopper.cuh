@@ -63,3 +63,6 @@ DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "m
 
 //@ wgmma_wait (90) : until at most N groups are in flight.
 template <int N> DEV void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+
+//@ flat (90) : a fragment's blocks of eight columns as one array of registers.
+template <int N> DEV float (&flat(float (&x)[N][4]))[N * 4] { return reinterpret_cast<float (&)[N * 4]>(x); }
