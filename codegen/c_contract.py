@@ -10,8 +10,6 @@ from .c_expr import Elements, Place, Scope, row_step
 from .c_state import StateStatements
 from .kernel import Array, Buffer, Contract, Dot, Operand, Pack, Scan, Summarise
 
-STEPS = 4  # of the inner axis in one turn of the innermost loop
-
 
 @dataclass(frozen=True)
 class Memory:
@@ -187,13 +185,11 @@ class ContractStatements(StateStatements):
         out.append(f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++) {{ {touch} }}")
         out.append(f"{over_i} {over_j} x[i][j] = set1(0);")
         load = [f"ldm_real(ok[{j}], b + {j} * LANES)" if masked else f"ld_real(b + {j} * LANES)" for j in range(s.nv)]
-        step = ["{", " ".join(f"V b{j} = {load[j]}; IN_REGISTER(b{j});" for j in range(s.nv)),
+        out += [f"for (int64_t c = 0; c < n; c++, a += {a_c}, b += {b_c}) {{",
+                " ".join(f"V b{j} = {load[j]}; IN_REGISTER(b{j});" for j in range(s.nv)),
                 f"{over_i} {{ const V y = set1(a[i * {a_i}]);",
-                *(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(s.nv)), "}", f"a += {a_c}; b += {b_c};", "}"]  # fmt: skip
-        out.append("int64_t c = 0;")
-        if not masked:
-            out += [f"for (; c + {STEPS} <= n; c += {STEPS}) {{", *(step * STEPS), "}"]
-        out += ["for (; c < n; c++)", *step, *self._start_lines(s, over_i, over_j, cell)]
+                *(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(s.nv)), "}", "}"]  # fmt: skip
+        out += self._start_lines(s, over_i, over_j, cell)
         store = f"{over_i} {over_j} st_real({cell}, x[i][j]);"
         if s.score is None and not s.folds:
             return "\n".join([*out, store, "}"])
