@@ -21,7 +21,7 @@ from .expr import Acc, Expr, Load, Map, Reduce, nodes, show
 from .ops import MONOIDS
 from .products import ProductBuilder
 from .roles import Roles, classify, compute_type, rename_sources
-from .tiles import Device, Sizes
+from .tiles import SEGMENT_BYTES, Device, Sizes
 
 
 class Unsupported(RedfuserError, NotImplementedError):
@@ -201,12 +201,15 @@ class Scheduler:
         self.late = [(i, rename_sources(e, self.memory)) for i, e in self.late]
 
     def _fits(self, g: Group, axes: Sequence[str]) -> bool:
-        """The output varies over every row of the group, and beyond them over the stream alone or over columns."""
+        """The output varies over every row of the group, and beyond them over the stream alone or over columns. A stream so
+        long that it is cut into segments leaves such an output to a phase of its own, which is as parallel."""
         rest = set(axes) - set(self.row_side(g))
         stream = g.passes[-1].axis
         if not set(self.row_side(g)) <= set(axes):
             return False
-        return stream not in rest or rest == {stream}
+        if stream not in rest:
+            return True
+        return rest == {stream} and self.extents[stream] * self.sizes.element <= SEGMENT_BYTES
 
     def _export(self, a: Accumulator) -> None:
         """A place in memory for an accumulator that a later phase reads."""
