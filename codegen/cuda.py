@@ -12,11 +12,12 @@ from redfuser_eq.gpu import Gpu
 
 from .c import _comment, indent
 from .c_expr import identifier
+from .cuda_contract import TilePrinter
 from .cuda_expr import TYPES, CudaNames
 from .cuda_mma import FragmentPhase
 from .cuda_rows import RowsPrinter
 from .cuda_scan import ScanPrinter
-from .cuda_tile import TilePrinter
+from .cuda_wgmma import WarpgroupPhase
 from .kernel import SEGMENT, Buffer, Kernel, Phase, Size
 from .launch import CudaProgram, Launch, Scratch
 from .primitives import paste
@@ -69,6 +70,8 @@ def printer(names: CudaNames, phase: Phase) -> Any:
         return RowsPrinter(names, phase)
     if phase.place.form == "scan":
         return ScanPrinter(names, phase)
+    if phase.place.form == "wgmma":
+        return WarpgroupPhase(names, phase)
     if phase.place.form == "mma":
         return FragmentPhase(names, phase)
     if phase.place.form == "tile":

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from math import prod
 
 from redfuser_eq.errors import IRError
-from redfuser_eq.expr import Expr, Load
+from redfuser_eq.expr import Expr
 from redfuser_eq.ops import MONOIDS
 
 from .c_expr import Place, Scope, _offsets
@@ -16,15 +16,11 @@ from .cuda_expr import GROUP, CudaNames, Values
 from .cuda_state import StateCode
 from .kernel import (
     SEGMENT,
-    Buffer,
     ColumnRebase,
     Columns,
-    Contract,
-    Dot,
     Flag,
     Loop,
     Merge,
-    Operand,
     Partial,
     Phase,
     Rebase,
@@ -40,8 +36,8 @@ BARRIER = "__syncthreads();"
 STAGING = "@staging"  # where operands lie in shared memory: after everything else
 
 
-class TilePrinter(StateCode):
-    """The body of one phase of form "tile". shared: bytes of dynamic shared memory, known after `body`."""
+class TileStatements(StateCode):
+    """The body of one phase of form "tile", but for products. shared: bytes of dynamic shared memory, known after `body`."""
 
     per_block = 1
 
@@ -304,128 +300,6 @@ class TilePrinter(StateCode):
                 out += [f"if ({self.moved(s.params)}) {{" if s.params else "{", *scope.lines, f"{self.cell(state)} = {value};", "}"]
             out.append(BARRIER)
         return out
-
-    # ---- products
-    def do_contract(self, s: Contract) -> list[str]:
-        """Register blocks; operands in shared memory, a block of the inner axis at a time, unless they lie there already."""
-        rows = self.rows if s.i else 1
-        columns = self.steps.get(s.j, 1) if s.j in self.steps else self._depth(s.j)
-        high = min(rows, 16)
-        wide = min(self.threads // high, columns)
-        m, n = rows // high, -(-columns // wide)
-        active = high * wide
-        i, j = self.names.fresh("i"), self.names.fresh("j")
-        acc = self.names.fresh("a")
-        a_stage, b_stage = self._local(s.a), self._local(s.b)
-        size_a, size_b = (0 if a_stage else s.c_block * (rows + 1)), (0 if b_stage else s.c_block * (columns + 1))
-        a_at, b_at = self.names.fresh("sa"), self.names.fresh("sb")
-        self.staged = max(self.staged, -(-(size_a + size_b) * self.real_bytes // 16) * 16)
-        c0 = self.names.fresh("c")
-        total = self.total(s.c)
-        pointers = [] if a_stage else [f"real *const {a_at} = (real *)(dynamic + {STAGING});"]
-        pointers += [] if b_stage else [f"real *const {b_at} = (real *)(dynamic + {STAGING}) + {size_a};"]
-        out = ["{", *pointers, f"const int {i} = thread / {wide}, {j} = thread % {wide};", f"real {acc}[{m}][{n}] = {{}};",
-               f"for (i64 {c0} = 0; {c0} < {total}; {c0} += {s.c_block}) {{"]  # fmt: skip
-        if not a_stage:
-            out += self._stage(s.a, a_at, s.i, rows, s.c, c0, s.c_block, total)
-        if not b_stage:
-            out += self._stage(s.b, b_at, s.j, columns, s.c, c0, s.c_block, total)
-        if not (a_stage and b_stage):
-            out.append(BARRIER)
-        end = f"(int)min((i64){s.c_block}, {total} - {c0})" if a_stage or b_stage else str(s.c_block)
-        side_a, side_b = f"{i} + m * {high}", f"{j} + n * {wide}"
-        left = self._element(s.a, s.i, s.c, f"({side_a})", f"({c0} + c)") if a_stage else f"{a_at}[c * {rows + 1} + {side_a}]"
-        right = self._element(s.b, s.j, s.c, f"({side_b})", f"({c0} + c)") if b_stage else f"{b_at}[c * {columns + 1} + {side_b}]"
-        inside = f"if ({side_b} < {columns}) " if columns % wide else ""
-        over_m, over_n = f"UNROLL for (int m = 0; m < {m}; m++)", f"UNROLL for (int n = 0; n < {n}; n++)"
-        out += [f"if (thread < {active}) for (int c = 0; c < {end}; c++) {{", f"real x[{m}];", f"{over_m} x[m] = {left};",
-                f"{over_n} {inside}{{", f"const real y = {right};", f"{over_m} {acc}[m][n] = fma(x[m], y, {acc}[m][n]);", "}", "}",
-                *([] if a_stage and b_stage else [BARRIER]), "}"]  # fmt: skip
-        return [*out, *self._epilogue(s, acc, i, j, m, n, high, wide, active), "}", BARRIER]
-
-    def _depth(self, axis: str) -> int:
-        return next(x.step for x in self.phase.body if isinstance(x, Loop) and x.axis == axis)
-
-    def _local(self, op: Operand) -> bool:
-        b = self.names.k.buffer(op.source)
-        return b is not None and not b.shared
-
-    def _element(self, op: Operand, side: str, inner: str, side_at: str, inner_at: str) -> str:
-        """Text of an operand's element."""
-        places = {inner: self._inner(inner, inner_at)}
-        if side:
-            places[side] = self._inner(side, side_at)
-        with self.bind(places):
-            return self.values([Scope(frozenset(), [])]).element(Load(op.source, op.dims))
-
-    def _stage(self, op: Operand, to: str, side: str, size: int, inner: str, c0: str, block: int, total: str) -> list[str]:
-        """A block of the operand into shared memory, zeros past its ends; neighbour threads along its contiguous axis."""
-        array = self.names.k.array(op.source)
-        along_inner = array is None or array.strides[op.dims.index(inner)] == 1
-        point = self.names.fresh("p")
-        if along_inner:
-            where = [f"const int c = {point} % {block}, s = {point} / {block};"]
-        else:
-            where = [f"const int s = {point} % {size}, c = {point} / {size};"]
-        value = self._element(op, side, inner, "s", f"({c0} + c)")
-        inside = f"{c0} + c < {total}" + (f" && s < {self.total(side)}" if side and (side in self.counts or side not in self.at) else "")
-        return [f"for (int {point} = thread; {point} < {size * block}; {point} += {self.threads}) {{", *where,
-                f"{to}[c * {size + 1} + s] = {inside} ? {value} : (real)0;", "}"]  # fmt: skip
-
-    def _epilogue(self, s: Contract, acc: str, i: str, j: str, m: int, n: int, high: int, wide: int, active: int) -> list[str]:
-        ivar = self.names.var(s.i) if s.i else ""
-        jvar = self.names.var(s.j)
-        places = {s.j: self._inner(s.j, jvar)}
-        tests = [f"{jvar} < {self.total(s.j)}"]
-        heads = [f"const int {jvar} = {j} + n * {wide};"]
-        if s.i and self.rows > 1:
-            places[s.i] = self._inner(s.i, ivar)
-            tests.append(f"{ivar} < {self.total(s.i)}")
-            heads.append(f"const int {ivar} = {i} + m * {high};")
-        with self.bind(places):
-            scope = Scope(frozenset(), [])
-            el = self.values([scope])
-            result = f"{acc}[m][n]"
-            if s.start == "state":
-                state = self.states[s.dst]
-                first = self.cell(state)
-                if s.factor:
-                    first = f"times({el.value(Load(s.factor, self._dims(s.factor)))}, {first})"
-                for coefficient, column in s.rank:
-                    first = f"fma({el.value(Load(coefficient, self._dims(coefficient)))}, {self.cell(self.states[column])}, {first})"
-                lines = [*scope.lines, f"{self.cell(state)} = {first} + {result};"]
-            else:
-                el.given_sources[s.raw] = result
-                value = el.value(s.score) if s.score is not None else result
-                lines = [*scope.lines, self.put(s.dst, value, el)]
-        return [f"if (thread < {active}) UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {n}; n++) {{", *heads,
-                f"if ({' && '.join(tests)}) {{", *lines, "}", "}"]  # fmt: skip
-
-    def _dims(self, name: str) -> tuple[str, ...]:
-        b: Buffer | None = self.names.k.buffer(name)
-        if b is None:
-            raise IRError(f"nothing in the kernel is called {name!r}")
-        return b.dims
-
-    def do_dot(self, s: Dot) -> list[str]:
-        """A warp for each (row, stream) element, its lanes along the inner axis."""
-        point, c, total = self.names.fresh("p"), self.names.var(s.c), self.names.extent(s.c)
-        ivar, kvar = self.names.var(s.i) if s.i else "", self.names.var(s.k)
-        rows = self.total(s.i) if s.i and self.rows > 1 else "1"
-        count = self.counts[s.k]
-        out = [f"for (int {point} = thread / 32; {point} < {rows} * {count}; {point} += {self.threads // 32}) {{",
-               f"const int {kvar} = {point} % {count};"]  # fmt: skip
-        places = {s.k: self._inner(s.k, kvar), s.c: Place("0", c)}
-        if s.i and self.rows > 1:
-            out.append(f"const int {ivar} = {point} / {count};")
-            places[s.i] = self._inner(s.i, ivar)
-        reg = self.names.fresh("a")
-        with self.bind(places):
-            el = self.values([Scope(frozenset(), [])])
-            a, b = el.element(Load(s.a.source, s.a.dims)), el.element(Load(s.b.source, s.b.dims))
-            out += [f"real {reg} = 0;", f"for (i64 {c} = thread % 32; {c} < {total}; {c} += 32) {reg} = fma({a}, {b}, {reg});",
-                    f"{reg} = group_sum<32>({reg});", f"if (thread % 32 == 0) {self.put(s.dst, reg, el)}", "}"]  # fmt: skip
-        return [*out, BARRIER]
 
     # ---- results
     def do_store(self, s: Store) -> list[str]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .schedule import Group
 
 THREADS = 256
-ROWS = 32
+ROWS = 64
 DEPTH = 64
 COLUMNS = 128  # of a block
 INNER = 16  # elements of an inner axis in shared memory at a time

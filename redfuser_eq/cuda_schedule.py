@@ -89,9 +89,6 @@ class CudaScheduler(Scheduler):
         place = ir.Place("elements", ELEMENT_THREADS // 32)
         return ir.Phase(name, tuple(ir.Grid(a) for a in dims), (ir.Store(target, e),), place=place)
 
-    def total(self, axes: Sequence[str]) -> int:
-        return prod(self.extents[a] for a in axes)
-
 
 def _rows(s: CudaScheduler, g: Group, number: int) -> PhaseBuilder | None:
     return cuda_rows.RowsBuilder(s, g, number)

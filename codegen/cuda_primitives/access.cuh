@@ -237,3 +237,13 @@ DEV float divide(float x, Divisor d) {
   return fabsf(better) < INF ? better : q;
 }
 DEV double divide(double x, Divisor64 d) { return x / d.value; }
+
+//@ shared16 : 16 bytes of shared memory as numbers.
+DEV void shared16(float *d, const float *p) {
+  const float4 v = *(const float4 *)p;
+  d[0] = v.x, d[1] = v.y, d[2] = v.z, d[3] = v.w;
+}
+DEV void shared16(double *d, const double *p) {
+  const double2 v = *(const double2 *)p;
+  d[0] = v.x, d[1] = v.y;
+}
