@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from . import cuda_general, cuda_rows, cuda_tiles
@@ -104,5 +103,3 @@ def _mma(s: CudaScheduler, g: Group, number: int) -> PhaseBuilder | None:
 
 _BUILDERS = {"mma": _mma, "tile": _tile, "rows": _rows}
 FORMS = tuple(_BUILDERS)
-
-

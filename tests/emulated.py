@@ -18,6 +18,7 @@ from redfuser_eq.cuda_schedule import schedule
 from redfuser_eq.gpu import GPUS, Gpu
 
 Array = np.ndarray[Any, Any]
+FIRST = Schedule()
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def run(
     extents: Mapping[str, int],
     gpu: Gpu = GPUS["a100"],
     choice: Mapping[str, Any] | None = None,
-    order: Schedule = Schedule(),
+    order: Schedule = FIRST,
     out: Sequence[Array] | None = None,
 ) -> Run:
     """Schedule, print, compile and launch. Arrays lie in device memory with the strides they have here, nothing around them."""
