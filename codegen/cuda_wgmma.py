@@ -13,7 +13,7 @@ from .cuda_mma import FragmentPhase
 from .kernel import Contract, Loop, Phase, Skip, Stage, statements
 
 PRODUCERS = 128
-LEAST = 40  # registers of a producing thread
+LEAST = 56  # registers of a producing thread
 
 
 class WarpgroupPhase(FragmentPhase):

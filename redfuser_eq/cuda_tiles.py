@@ -101,12 +101,13 @@ def _widened(e: Expr) -> Expr:
 def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool) -> Tile:
     """Sizes, from extents and the registers and shared memory of a block. groups: warpgroups may do the products."""
     n_row, n_inner = q.extents[row], q.extents[p.inner] if p else 0
-    cols = max((up(min(q.extents[c], COLUMNS), 16) for cs in q.columns.values() for c in cs), default=0)
     lists, few = any(a.k for a in q.accs.values()), len(q.accs) <= 2
     groups = groups and n_row > 16 and "rows" not in q.choice
+    most = 2 * COLUMNS if groups and p is not None else COLUMNS
+    cols = max((up(min(q.extents[c], most), 16) for cs in q.columns.values() for c in cs), default=0)
     if groups:
         warps, fragments = 8 if n_row > 64 else 4, 1
-        depth = 128 if cols or lists or not few else 256
+        depth = 64 if cols > COLUMNS else 128 if cols or lists or not few else 256
     else:
         warps = min(8 if not cols and n_row >= 1024 else 4, max(1, ceil(n_row / 16)))
         fragments = 2 if n_row > 16 * warps and not lists else 1

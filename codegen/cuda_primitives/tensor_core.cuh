@@ -18,19 +18,16 @@ DEV u32 cell(u32 tile, int rows, int row, int chunk) { return tile + (chunk / 8 
 //@ stage_async : a tile of ROWS rows of CHUNKS * 16 bytes into cells; rows and bytes past the end become zero. 16-byte aligned rows.
 template <int THREADS, int ROWS, int CHUNKS>
 DEV void stage_async(u32 tile, const void *from, i64 row_bytes, int rows, int bytes, int thread = threadIdx.x) {
-  constexpr int STEP = THREADS / CHUNKS;
-  if constexpr (THREADS % CHUNKS == 0 && STEP % 8 == 0) {  // a thread keeps its chunk, and its place in the swizzle
-    const int r0 = thread / CHUNKS, c = thread % CHUNKS, n = imin(imax(bytes - c * 16, 0), 16);
+  constexpr int EIGHTHS = (THREADS / 8) & -(THREADS / 8), EVEN = CHUNKS & -CHUNKS, WIDE = EVEN < EIGHTHS ? EVEN : EIGHTHS;
+  constexpr int STEP = THREADS / WIDE;  // rows: a multiple of 8, so that a thread keeps its place in the swizzle
+  const int r0 = thread / WIDE;
+  UNROLL for (int c0 = 0; c0 < CHUNKS; c0 += WIDE) {
+    const int c = c0 + thread % WIDE, n = imin(imax(bytes - c * 16, 0), 16);
     const u32 to = cell(tile, ROWS, r0, c);
     const char *p = (const char *)from + (n ? r0 * row_bytes + c * 16 : 0);
     UNROLL for (int r = 0; r < ROWS; r += STEP, p += STEP * row_bytes) {
       const bool in = r0 + r < rows;
       if (r + STEP <= ROWS || r0 + r < ROWS) cp_async16(to + r * 128, in && n ? p : from, in ? n : 0);
-    }
-  } else {
-    UNROLL for (int i = thread; i < ROWS * CHUNKS; i += THREADS) {
-      const int r = i / CHUNKS, c = i % CHUNKS, n = r < rows ? imin(imax(bytes - c * 16, 0), 16) : 0;
-      cp_async16(cell(tile, ROWS, r, c), (const char *)from + (n ? r * row_bytes + c * 16 : 0), n);
     }
   }
 }

@@ -1,0 +1,71 @@
+"""What ptxas makes of the tensor-core kernels at full sizes: no spills, no serialised products, instructions as in the table.
+
+`pytest --update-golden` rewrites tests/golden/cuda_mma_compile.json. Another release of NVRTC may move registers by a few."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import emulator
+import pytest
+
+from redfuser_eq.codegen.cuda import emit
+from redfuser_eq.cuda_schedule import schedule
+from redfuser_eq.gpu import GPUS
+
+if emulator.unavailable():
+    pytest.skip(emulator.unavailable(), allow_module_level=True)
+from emulator.report import KernelReport, compile_report, disassembler
+from test_cuda_mma import BF16, workload
+
+GOLDEN = Path(__file__).parent / "golden" / "cuda_mma_compile.json"
+SLACK = 8  # registers
+COUNTED = ("HMMA", "HGMMA", "LDSM", "LDGSTS")
+HEADS = {"b": 4, "h": 16, "i": 4096, "j": 4096}
+CASES: dict[str, tuple[str, dict[str, int]]] = {
+    "attention 64": ("attention", HEADS | {"e": 64, "d": 64}),
+    "attention 128": ("attention", HEADS | {"e": 128, "d": 128}),
+    "attention 256": ("attention", HEADS | {"e": 256, "d": 256}),
+    "causal 128": ("attention_causal", {"h": 16, "i": 4096, "j": 4096, "e": 128, "d": 128}),
+    "bias 64": ("attention_bias", {"h": 16, "i": 4096, "j": 4096, "e": 64, "d": 64}),
+    "grouped decode": ("attention_gqa", {"b": 8, "g": 8, "r": 4, "i": 1, "j": 8192, "e": 128, "d": 128}),
+    "mla": ("mla", {"b": 16, "h": 128, "j": 4096, "e": 576, "d": 512}),
+    "linear logsumexp": ("linear_logsumexp", {"r": 4096, "v": 50257, "h": 4096}),
+    "cross entropy": ("cross_entropy", {"r": 4096, "v": 50257, "h": 4096}),
+    "rms linear": ("rms_linear", {"r": 4096, "k": 4096, "n": 4096}),
+    "quantised linear": ("quantised_linear", {"r": 4096, "k": 4096, "n": 4096}),
+    "k-means": ("kmeans", {"i": 100000, "f": 128, "j": 1024}),
+    "routing": ("routing", {"i": 16384, "h": 2048, "j": 128, "t": 4}),
+}
+QUICK = ("attention 128", "linear logsumexp")
+
+
+def row(report: KernelReport, shared: int) -> dict[str, int]:
+    counts = {n: report.count(n) for n in COUNTED} if disassembler() else {}
+    return {"registers": report.registers, "shared": report.shared + shared} | counts
+
+
+@pytest.mark.parametrize("gpu", [pytest.param("a100", marks=pytest.mark.slow), "h200", pytest.param("b200", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in CASES])
+def test_the_table(name: str, gpu: str, update_golden: bool) -> None:
+    (kind, extents), device = CASES[name], GPUS[gpu]
+    program = emit(schedule(workload(kind, BF16, BF16).cascade, extents, {}, device), device)
+    reports = compile_report(program.text, device.arch)
+    found = {}
+    for launch in program.launches:
+        report, shared = reports[launch.name], reports[launch.name].shared + launch.shared
+        assert report.spills == 0 and not report.warnings, f"{launch.name} spills {report.spills} bytes; {report.warnings}"
+        assert report.registers * launch.block <= device.registers and shared <= device.shared_limit
+        found[launch.name] = row(report, launch.shared)
+    table = json.loads(GOLDEN.read_text()) if GOLDEN.exists() else {}
+    key = f"{name}, {device.arch}"
+    if update_golden:
+        table[key] = found
+        GOLDEN.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+        return
+    known = table[key]
+    assert sorted(known) == sorted(found), "other kernels than in the table; run pytest --update-golden and read the difference"
+    for n, new in found.items():
+        assert new["registers"] <= known[n]["registers"] + SLACK, (n, new, known[n])
+        assert all(new[c] == known[n][c] for c in ("shared", *COUNTED) if c in new), (n, new, known[n])
