@@ -10,7 +10,7 @@ from redfuser_eq.expr import Acc, Expr, Load, nodes
 from .c_expr import Place, Scope, _offsets
 from .cuda_expr import TYPES, CudaNames, Values
 from .cuda_state import StateCode
-from .kernel import SEGMENT, Array, Fetch, Finish, Flag, Loop, Merge, Partial, Phase, Rebase, Scan, State, Stmt, Store, Sweep
+from .kernel import SEGMENT, Fetch, Finish, Flag, Loop, Merge, Partial, Phase, Rebase, Scan, State, Stmt, Store, Sweep
 
 CHUNKS = {"f32": 4, "f64": 4, "f16": 8, "bf16": 8, "e4m3": 16}  # dtypes with 16-byte accesses, and what a vector must be a multiple of
 SPILLS = {"f32": 4, "f64": 2, "f16": 8, "bf16": 8}
@@ -285,34 +285,18 @@ class RowsPrinter(StateCode):
         return [*out, *self.merge(s.levels, part, f"for (int g = 0; g < {parts}; g++)")]
 
     def do_merge(self, s: Merge) -> list[str]:
-        parts = {n: (v, a) for n, v, a in s.items}
-
-        def part(x: State, suffix: str) -> str:
-            buffer = self.names.k.buffer(parts[x.name][1 if suffix else 0])
-            assert buffer is not None
-            at = {**self.at, SEGMENT: Place("0", "g")}
-            dims = [d for d in buffer.dims if d != x.out or not x.k]
-            offsets = [(at[d].whole, self.names.step(buffer, i)) for i, d in enumerate(buffer.dims) if d in dims]
-            address = " + ".join([self.names.get("buf", buffer.name), *_offsets(offsets)])
-            return f"({address})" if x.k else f"*({address})"
-
         loop = f"for (i64 g = lane; g < {self.names.extent(SEGMENT)}; g += {self.place.group})"
-        return self.merge(s.levels, part, loop, self.place.group)
+        return self.merge(s.levels, self.segments(s.items), loop, self.place.group)
 
     def do_partial(self, s: Partial) -> list[str]:
         out = ["if (live && lane == 0) {"]
         for n, values, positions in s.items:
             state = self.states[n]
             for target, suffix in ((values, ""), (positions, "_at")):
-                buffer = self.names.k.buffer(target) if target else None
-                if buffer is None:
-                    continue
-                dims = [d for d in buffer.dims if d != state.out or not state.k]
-                offsets = [(self.at[d].whole, self.names.step(buffer, i)) for i, d in enumerate(buffer.dims) if d in dims]
-                address = " + ".join([self.names.get("buf", buffer.name), *_offsets(offsets)])
-                cell = self.cell(state, suffix)
-                out.append(f"UNROLL for (int t = 0; t < {state.k}; t++) ({address})[t] = {cell}[t];" if state.k else
-                           f"*({address}) = (real){cell};")  # fmt: skip
+                if target:
+                    address, cell = self.buffer_at(target, self.at), self.cell(state, suffix)
+                    out.append(f"UNROLL for (int t = 0; t < {state.k}; t++) ({address})[t] = {cell}[t];" if state.k else
+                               f"*({address}) = (real){cell};")  # fmt: skip
         return [*out, "}"]
 
     def do_flag(self, s: Flag) -> list[str]:
@@ -346,17 +330,6 @@ class RowsPrinter(StateCode):
         out += [*scope.lines, self.put(s.target, value, el), *("}" for _ in s.columns), "}"]
         self.at = saved
         return out
-
-    def put(self, target: str, value: str, el: Values) -> str:
-        array: Array | None = self.names.k.array(target)
-        if array is not None:
-            offsets = [(el.at[d].whole, self.names.stride(array, i)) for i, d in enumerate(array.dims)]
-            return f"put_{array.dtype}({' + '.join([self.names.array(array), *_offsets(offsets)])}, {value});"
-        buffer = self.names.k.buffer(target)
-        if buffer is None:
-            raise IRError(f"nothing in the kernel is called {target!r}")
-        offsets = [(el.at[d].whole, self.names.step(buffer, i)) for i, d in enumerate(buffer.dims)]
-        return f"*({' + '.join([self.names.get('buf', buffer.name), *_offsets(offsets)])}) = (real)({value});"
 
     # ---- lists
     def cell(self, s: State, suffix: str = "", at: dict[str, Place] | None = None) -> str:

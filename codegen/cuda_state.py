@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Acc, Const, Expr, Index, Map, Prev, nodes
 from redfuser_eq.ops import MONOIDS, OPS
 
-from .c_expr import Place, Scope
+from .c_expr import Place, Scope, _offsets
 from .cuda_expr import CALLS, GROUP, CudaNames, Values, combine, literal
-from .kernel import ColumnRebase, Fold, Phase, Rebase, State, statements
+from .kernel import SEGMENT, ColumnRebase, Fold, Phase, Rebase, State, statements
 
 Levels = tuple[tuple[tuple[str, Expr | None], ...], ...]
 Part = Callable[[State, str], str]  # text of a state's value (suffix "") or position ("_at") in the part at hand
@@ -148,6 +149,33 @@ class StateCode:
             return f"(double)({el.value(x)})"
 
         return go(e)
+
+    # ---- memory
+    def buffer_at(self, name: str, at: dict[str, Place]) -> str:
+        """Text of the address in a buffer; axes without a place are at their start."""
+        b = self.names.k.buffer(name)
+        if b is None:
+            raise IRError(f"nothing in the kernel is called {name!r}")
+        offsets = [(at[d].whole if b.shared else at[d].offset, self.names.step(b, i)) for i, d in enumerate(b.dims) if d in at]
+        return " + ".join([self.names.get("buf", b.name), *_offsets(offsets)])
+
+    def put(self, target: str, value: str, el: Values) -> str:
+        """Store a number into an array or a buffer at el's place."""
+        a = self.names.k.array(target)
+        if a is None:
+            return f"*({self.buffer_at(target, el.at)}) = (real)({value});"
+        offsets = [(el.at[d].whole, self.names.stride(a, i)) for i, d in enumerate(a.dims)]
+        return f"put_{a.dtype}({' + '.join([self.names.array(a), *_offsets(offsets)])}, {value});"
+
+    def segments(self, items: Iterable[tuple[str, str, str]]) -> Part:
+        """The states of segment g of the stream, in the buffers that hold values and positions."""
+        parts = {n: (v, a) for n, v, a in items}
+
+        def part(x: State, suffix: str) -> str:
+            address = self.buffer_at(parts[x.name][1 if suffix else 0], {**self.at, SEGMENT: Place("0", "g")})
+            return f"({address})" if x.k else f"*({address})"
+
+        return part
 
     # ---- merge
     def merge(self, levels: Levels, part: Part, loop: str = "", width: int = 1) -> list[str]:

@@ -332,30 +332,10 @@ class TileStatements(StateCode):
         return out
 
     def do_merge(self, s: Merge) -> list[str]:
-        parts = {n: (v, a) for n, v, a in s.items}
-
-        def part(x: State, suffix: str) -> str:
-            b = self.names.k.buffer(parts[x.name][1 if suffix else 0])
-            assert b is not None
-            at = {**self.at, SEGMENT: Place("0", "g")}
-            offsets = [(at[d].whole, self.names.step(b, i)) for i, d in enumerate(b.dims) if d in at]
-            return f"{'' if x.k else '*'}({' + '.join([self.names.get('buf', b.name), *_offsets(offsets)])})"
-
         out: list[str] = []
         for item in (x for level in s.levels for x in level):
             state = self.states[item[0]]
             with self.each(self._state_axes(state), out):
-                out += self.merge(((item,),), part, f"for (i64 g = 0; g < {self.names.extent(SEGMENT)}; g++)")
+                out += self.merge(((item,),), self.segments(s.items), f"for (i64 g = 0; g < {self.names.extent(SEGMENT)}; g++)")
             out.append(BARRIER)
         return out
-
-    def put(self, target: str, value: str, el: Values) -> str:
-        array = self.names.k.array(target)
-        if array is not None:
-            offsets = [(el.at[d].whole, self.names.stride(array, i)) for i, d in enumerate(array.dims)]
-            return f"put_{array.dtype}({' + '.join([self.names.array(array), *_offsets(offsets)])}, {value});"
-        b = self.names.k.buffer(target)
-        if b is None:
-            raise IRError(f"nothing in the kernel is called {target!r}")
-        offsets = [(el.at[d].whole if b.shared else el.at[d].offset, self.names.step(b, i)) for i, d in enumerate(b.dims)]
-        return f"*({' + '.join([self.names.get('buf', b.name), *_offsets(offsets)])}) = (real)({value});"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cascades
@@ -13,7 +14,12 @@ from emulator import Schedule
 
 from redfuser_eq.cascade import Accumulator, Cascade, Pass
 from redfuser_eq.codegen import kernel as ir
+from redfuser_eq.codegen.cuda import emit
+from redfuser_eq.codegen.kernel_check import check as check_kernel
+from redfuser_eq.cuda_schedule import schedule
+from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Acc, Cast, Index, Load, Map, Output, Source
+from redfuser_eq.gpu import GPUS
 
 if emulator.unavailable():
     pytest.skip(emulator.unavailable(), allow_module_level=True)
@@ -275,3 +281,31 @@ def test_another_batch_or_length_is_the_same_source() -> None:
     arrays = [w.make(np.random.default_rng(13), {"r": r, "k": k}) for r, k in ((3, 20000), (9, 20003))]
     a, b = (run(w.cascade, x, {"r": x[0].shape[0], "k": x[0].shape[1]}) for x in arrays)
     assert a.program.key == b.program.key and a.kernel.key == b.kernel.key
+
+
+# ---- the grammar
+PLACES = (ir.Place("rows", 8, group=512), ir.Place("rows", 64), ir.Place("rows", 4, elems=6, vector=4), ir.Place("?", 1))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_a_block_that_cannot_be_is_refused(place: ir.Place) -> None:
+    w = cascades.logsumexp()
+    kernel = schedule(w.cascade, w.extents, {}, GPUS["h200"])
+    with pytest.raises(IRError, match="no block has the place"):
+        check_kernel(replace(kernel, phases=(replace(kernel.phases[0], place=place),)))
+
+
+def test_a_statement_without_a_form_is_refused() -> None:
+    w = cascades.logsumexp()
+    kernel = schedule(w.cascade, w.extents, {}, GPUS["h200"])
+    pack = ir.Pack("x", Load("x", ("r", "k")), "k")
+    with pytest.raises(IRError, match="Pack has no place in rows"):
+        emit(replace(kernel, phases=(replace(kernel.phases[0], body=(pack,)),)), GPUS["h200"])
+    with pytest.raises(IRError, match="no place on a GPU"):
+        emit(replace(kernel, phases=(replace(kernel.phases[0], place=None),)), GPUS["h200"])
+
+
+def test_the_source_names_the_laws_and_includes_nothing() -> None:
+    w = cascades.entropy()
+    text = emit(schedule(w.cascade, w.extents, {}, GPUS["h200"]), GPUS["h200"]).text
+    assert all(f"/* {a.name}: {a.op} of " in text for a in w.cascade.accumulators()) and "#include" not in text
