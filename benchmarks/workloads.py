@@ -20,10 +20,11 @@ Shape = tuple[str | int, ...]
 @dataclass(frozen=True)
 class Bench:
     """function: (namespace, *arrays) -> result. inputs: name -> shape in letters of `sizes`, or (shape, kind): "normal",
-    "positive", "small", "e4m3" (small, in float8), "label:v" (integers below v). flops:
-    of multiply-adds (each counts two), in terms of `sizes`. torch: (torch, *tensors). named: contender's name -> (torch, *tensors). onnx: (operator, domain, attributes, inputs laid out for it).
-    reuse: write into one output array again and again, where a contender can. goal: wanted speed relative to the best stock
-    contender. numpy: a better NumPy spelling than `function`. check_rows: compare only this many leading rows with float64."""
+    "positive", "small", "e4m3" (small, in float8), "label:v" (integers below v). flops: of multiply-adds (each counts two), in
+    terms of `sizes`. torch: (torch, *tensors). named: contender's name -> (torch, *tensors). onnx: (operator, domain, attributes,
+    inputs laid out for it). reuse: write into one output array again and again, where a contender can. goal: wanted speed relative
+    to the best stock contender. numpy: a better NumPy spelling than `function`. check_rows: compare only this many leading rows
+    with float64."""
 
     name: str
     function: Callable[..., Any]

@@ -56,9 +56,10 @@ def optimize(
     saturation. threads: CPU threads (None: REDFUSER_NUM_THREADS, OMP_NUM_THREADS or all). tune: measure a
     few schedules at the first call.
 
-    Arrays that the function closes over are read at each call, so values changed in place are seen; rebinding the
-    variable is not, and captured arrays without dimensions or that count up by one (`np.arange`) are constants.
-    So are arguments that are no arrays: each new value of one is traced anew.
+    Arrays that the function closes over are read at each call, so values changed in place are seen (for a CUDA device, arrays
+    of the host are copied at each call: close over CuPy's, or use `arange`); rebinding the variable is not, and captured arrays
+    without dimensions or that count up by one (`np.arange`) are constants. So are arguments that are no arrays: each new value
+    of one is traced anew.
 
     Raises ValueError for an unknown option; tracing and shape errors come at the call.
     """
@@ -233,7 +234,7 @@ class Fused:
         extents = bind_extents(traced.program, [*arrays, *captured])
         program = replace(traced.program, extents=dict(extents))
         planned = self._plan(program, seconds)
-        run = self._executable(planned, self._target(library([*arrays, *captured]))) if build else _nothing_built
+        run = self._executable(planned, self._target(library(arrays, captured))) if build else _nothing_built
         return Bound(planned.plan, replace(traced, arrays=[]), program, extents, arrays, run)
 
     def _check_dtypes(self, program: Program, arrays: list[Any]) -> None:

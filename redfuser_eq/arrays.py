@@ -37,6 +37,11 @@ class _NumPy:
         return array
 
 
+def uploaded(array: Any) -> Any:
+    """A host array's copy on the current CUDA device."""
+    return sys.modules["cupy"].asarray(array)
+
+
 class _CuPy:
     name, device = "cupy", "cuda"
 
@@ -169,11 +174,12 @@ def is_tensor(array: Any) -> bool:
     return torch is not None and isinstance(array, torch.Tensor)
 
 
-def library(arrays: Sequence[Any]) -> Library:
-    """The library of a call's arrays; NumPy arrays may accompany CPU tensors.
+def library(arrays: Sequence[Any], captured: Sequence[Any] = ()) -> Library:
+    """The library of a call's arrays; NumPy arrays may accompany CPU tensors, and captured ones any arrays.
 
     Raises BackendError for arrays of several kinds or devices."""
     found = {f"{lib.name} on {lib.device}": lib for lib in map(library_of, arrays)}
+    found |= {f"{lib.name} on {lib.device}": lib for lib in map(library_of, captured) if lib is not NUMPY or not arrays}
     others = [lib for lib in found.values() if lib is not NUMPY]
     if len(others) > 1 or (others and others[0].device != "cpu" and len(found) > 1):
         raise BackendError(f"optimize: arguments are of several kinds ({', '.join(sorted(found))}); convert them to one")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import runtime
-from .arrays import NUMPY, Library, library_of
+from .arrays import NUMPY, Library, library_of, uploaded
 from .errors import DTypeError, ShapeError
 from .expr import Output, Program
 from .plan import Plan
@@ -33,6 +33,7 @@ class Bound:
         self.library = next((k for k in (*kinds, *map(library_of, captured)) if k is not NUMPY), NUMPY)
         self._takes = None if all(k is NUMPY for k in kinds) else tuple(k.take for k in kinds)
         self._captured = [library_of(a).take(a) for a in captured]
+        self._uploads = self.library.device == "cuda" and any(isinstance(a, np.ndarray) for a in self._captured)
         shapes = [tuple(int(s) for s in a.shape) for a in (*given, *captured)]
         views = [(s.param, viewer(s, shapes[s.param])) for s in program.sources]
         straight = [p for p, _ in views] == list(range(len(shapes))) and all(v is None for _, v in views)
@@ -47,7 +48,9 @@ class Bound:
         """The views that the executable reads, of a call's arrays."""
         if self._takes is not None:
             arrays = [take(a) for take, a in zip(self._takes, arrays, strict=True)]
-        if self._captured:
+        if self._uploads:
+            arrays = [*arrays, *(uploaded(a) if isinstance(a, np.ndarray) else a for a in self._captured)]
+        elif self._captured:
             arrays = [*arrays, *self._captured]
         if self._views is None:
             return arrays

@@ -77,6 +77,25 @@ def program(cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, 
         ) from error
 
 
+def programs(
+    cascade: Cascade, plain: Cascade, extents: Mapping[str, int], strides: Mapping[Any, tuple[int, ...]], gpu: Gpu
+) -> tuple[CudaProgram, CudaProgram | None]:
+    """What a call runs: the cascade's program, and the plain one's for the rows that it flags (None where it flags none, or the
+    plain one has no kernel). Raises BackendError where a cascade has no CUDA form."""
+    made = program(cascade, extents, strides, gpu)
+    if made.flag_axes is None or _same(cascade, plain):
+        return made, None
+    try:
+        kernel = schedule(in_place(plain, extents), extents, strides, gpu, {"form": "rows"})
+    except Unsupported:
+        return made, None
+    return made, _printed(kernel, gpu, made.flag_axes)
+
+
+def _same(cascade: Cascade, plain: Cascade) -> bool:
+    return cascade.passes == plain.passes and cascade.outputs == plain.outputs
+
+
 @functools.lru_cache(maxsize=PROGRAMS)
 def _printed(kernel: Kernel, gpu: Gpu, where: tuple[str, ...] | None = None) -> CudaProgram:
     return emit(kernel, gpu, where=where)
@@ -103,7 +122,7 @@ class CudaExecutable:
 
     def __init__(self, cascade: Cascade, plain: Cascade, device: Device | None) -> None:
         self.cascade, self.plain, self.device = cascade, plain, device
-        self._same = cascade.passes == plain.passes and cascade.outputs == plain.outputs
+        self._same = _same(cascade, plain)
         self._host = host.build(cascade, plain)
         self._repair = Repair(plain)
         self._signatures: dict[Any, _Signature] = {}
@@ -206,7 +225,7 @@ class CudaExecutable:
         copied = tuple(i for i, a in enumerate(given) if any(s % a.itemsize for s in a.strides))
         seen = [a.copy() if i in copied else a for i, a in enumerate(given)]
         strides = _strides(seen, self.cascade, out)
-        made = program(self.cascade, extents, strides, device.gpu)
+        made, fixing = programs(self.cascade, self.plain, extents, strides, device.gpu)
         strides = {i: row_major(o.axes, extents) for i, o in enumerate(self.cascade.outputs)} | strides
         size = _size_in(extents, strides)
         brought: list[Arg] = [("in", s.name) for s in self.cascade.sources] + [("out", i) for i in range(len(shapes))]
@@ -214,19 +233,9 @@ class CudaExecutable:
         if made.flag_axes is None:
             return _Signature(prepare(made, device, brought, extents, size), shapes, copied=copied)
         main = prepare(made, device, [*brought, ("flags",)], extents, size)
-        repair = None if self._same else self._device_repair(device, made.flag_axes, extents, strides)
+        repair = None if fixing is None else prepare_repair(fixing, self.plain, device, made.flag_axes, extents, size)
         flags = made.flag_axes, flag_bytes(made, extents)
         return _Signature(main, shapes, flags, repair, not self._same and repair is None, copied)
-
-    def _device_repair(
-        self, device: Device, axes: tuple[str, ...], extents: Mapping[str, int], strides: Mapping[Any, tuple[int, ...]]
-    ) -> DeviceRepair | None:
-        """None where there is no kernel for it."""
-        try:
-            kernel = schedule(in_place(self.plain), extents, strides, device.gpu, {"form": "rows"})
-        except Unsupported:
-            return None
-        return prepare_repair(_printed(kernel, device.gpu, axes), self.plain, device, axes, extents, _size_in(extents, strides))
 
 
 def _size_in(extents: Mapping[str, int], strides: Mapping[Any, tuple[int, ...]]) -> Callable[[Arg], int]:

@@ -17,7 +17,7 @@ import numpy as np
 from ..cascade import Cascade, Pass
 from ..codegen.kernel import Size
 from ..codegen.launch import CudaProgram, Launch
-from ..expr import Acc, Expr, Reduce, transform
+from ..expr import Acc, Expr, Load, Reduce, nodes, transform
 from ..ops import MONOIDS
 from .cuda_launch import Arg, Device, Ready, prepare
 
@@ -28,10 +28,13 @@ _ANY = """extern "C" __global__ void __launch_bounds__(256) any_flag(const unsig
 """
 
 
-def in_place(plain: Cascade) -> Cascade:
-    """Accumulators that vary over a later stream axis, computed where they are read instead of held in memory.
+def in_place(plain: Cascade, extents: Mapping[str, int]) -> Cascade:
+    """Accumulators that vary over a later stream axis and outgrow every input, computed where they are read instead of held in
+    memory.
 
     Before: pass l: z[i,k] = sum q[i,l] * k[k,l]; pass k: m[i] = max z. After: pass k: m[i] = max(sum_l q[i,l] * k[k,l])."""
+    roots = [a.lift for a in plain.accumulators()] + [o.expr for o in plain.outputs]
+    largest = max((prod(extents[x] for x in e.dims) for e in nodes(*roots) if isinstance(e, Load)), default=0)
     inlined: dict[tuple[str, str], Expr] = {}
 
     def swap(e: Expr) -> Expr | None:
@@ -43,7 +46,7 @@ def in_place(plain: Cascade) -> Cascade:
         kept = []
         for a in p.accumulators:
             lift = transform(a.lift, swap)
-            if later & set(a.axes) and not a.k and a.rebase is None:
+            if later & set(a.axes) and not a.k and a.rebase is None and prod(extents[x] for x in a.axes) > largest:
                 inlined[a.name, "value"] = Reduce(a.op, p.axis, lift, dtype=a.dtype)
                 if MONOIDS[a.op].state != "value":
                     values = a.op.replace("arg", "")
