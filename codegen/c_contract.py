@@ -180,15 +180,16 @@ class ContractStatements(StateStatements):
                f"V x[{mr}][{s.nv}];"]  # fmt: skip
         if masked:
             out += [f"M ok[{s.nv}]; {over_j} ok[j] = tail(nj - j * LANES);"]
-        lines = range(-(-s.nv * self.names.k.vector_bytes // 64))
+        lines = range(-(-s.nv * self.names.k.vector_bytes // 64) if s.keep else 0)
         touch = " ".join(f"PREFETCH_WRITE(d + i * {d_i} + {n} * RF_LINE);" for n in lines)
-        out.append(f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++) {{ {touch} }}")
+        out += [f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++) {{ {touch} }}"] if touch else []
         out.append(f"{over_i} {over_j} x[i][j] = set1(0);")
         load = [f"ldm_real(ok[{j}], b + {j} * LANES)" if masked else f"ld_real(b + {j} * LANES)" for j in range(s.nv)]
-        out += [f"for (int64_t c = 0; c < n; c++, a += {a_c}, b += {b_c}) {{",
-                " ".join(f"V b{j} = {load[j]}; IN_REGISTER(b{j});" for j in range(s.nv)),
-                f"{over_i} {{ const V y = set1(a[i * {a_i}]);",
-                *(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(s.nv)), "}", "}"]  # fmt: skip
+        if s.ahead and a_c == "1":
+            fetch = f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++) PREFETCH(a + ({mr} + i) * {a_i});"
+            out.append(f"for (int64_t c1 = RF_LINE; c1 < n; c1 += RF_LINE) {{ {fetch}")
+            out += [*self._steps(s.nv, load, over_i, a_i, a_c, b_c, "RF_LINE"), "}", "n = (n - 1) % RF_LINE + 1;"]
+        out += self._steps(s.nv, load, over_i, a_i, a_c, b_c, "n")
         out += self._start_lines(s, over_i, over_j, cell)
         store = f"{over_i} {over_j} st_real({cell}, x[i][j]);"
         if s.score is None and not s.folds:
@@ -202,6 +203,13 @@ class ContractStatements(StateStatements):
             "}",
         ]
         return "\n".join([*out, "}"])
+
+    def _steps(self, nv: int, load: list[str], over_i: str, a_i: str, a_c: str, b_c: str, n: str) -> list[str]:
+        """The innermost loop."""
+        return [f"for (int64_t c = 0; c < {n}; c++, a += {a_c}, b += {b_c}) {{",
+                " ".join(f"V b{j} = {load[j]}; IN_REGISTER(b{j});" for j in range(nv)),
+                f"{over_i} {{ const V y = set1(a[i * {a_i}]);",
+                *(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(nv)), "}", "}"]  # fmt: skip
 
     def _start_lines(self, s: Contract, over_i: str, over_j: str, cell: str) -> list[str]:
         """What the block starts from, added at its end: by then the destination has come from memory."""

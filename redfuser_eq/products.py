@@ -248,9 +248,10 @@ class ProductBuilder(PhaseBuilder):
         read = [e for n, e in self.lifts.items() if n not in self.early and n not in self.stored]
         keep = again or any(self.tile in set(nodes(e)) for e in read) or self._tile_is_weight()
         block = self.s.sizes.inner_block(self.s.extents[p.inner], f.nv * self.s.lanes)
+        ahead = not self.at_stream and self.lanes == "row" and self.s.extents[self.row] <= f.rows
         contract = ir.Contract(self.tile.source, self.a, self.b, i, j, p.inner, f.mr, f.nv, block, raw=self.raw.source, score=self.score,
                                open_score=m.open if m else None, folds=folds, keep=keep,
-                               rest=(f.depth if self.lanes == "row" else f.rows) % f.mr)  # fmt: skip
+                               rest=(f.depth if self.lanes == "row" else f.rows) % f.mr, ahead=ahead)  # fmt: skip
         return [*out, *self.at_stream, contract]
 
     def _tile_is_weight(self) -> bool:
