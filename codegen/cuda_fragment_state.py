@@ -198,19 +198,23 @@ class FragmentStates(StateCode):
             body = self._store_pairs(s, d, row, inner)
         else:
             put = self._put(s.target, s.expr, self._column_elements([row, inner], d))
-            body = self._over_columns(d, [*inner.lines, f"if (live && {self._column_inside(d)}) {put}"])
+            body = self._over_columns(d, [*inner.lines, f"if (live && within) {put}"])
         return self.over_rows([*row.lines, *body])
 
     def _column_elements(self, scopes: list[Scope], d: str, near: bool = False) -> FragmentValues:
         self.at[d] = Place(self.at[d].start if d in self.at else "0", "column")
         return self.elements(scopes, "final", column="[h / 2][n][h % 2 * 2 + e]", near=near)
 
-    def _column_inside(self, d: str) -> str:
-        return f"{self.at[d].whole} < {self.names.extent(d)}"
+    def _columns_left(self, d: str) -> str:
+        """Text of the number of columns from the start of the block on."""
+        return f"((int){self.names.extent(d)} - {self.at[d].start})"
 
     def _over_columns(self, d: str, body: list[str]) -> list[str]:
+        """A loop over the thread's columns; those past the end read the last one, and `within` is false."""
+        left = self._columns_left(d)
         return [f"UNROLL for (int n = 0; n < {self.column_blocks(d)}; n++) UNROLL for (int e = 0; e < 2; e++) {{",
-                "const int column = n * 8 + lane % 4 * 2 + e;", *body, "}"]  # fmt: skip
+                f"const int column = imin(n * 8 + lane % 4 * 2 + e, {left} - 1);",
+                f"const bool within = n * 8 + lane % 4 * 2 + e < {left};", *body, "}"]  # fmt: skip
 
     def column_blocks(self, d: str) -> int:
         """Blocks of eight columns that a fragment holds."""
@@ -222,15 +226,16 @@ class FragmentStates(StateCode):
         assert array is not None
         el = self._column_elements([row, inner], d, near=True)
         value, (at, tag) = el.value(s.expr), self.address(s.target, el)
-        name, inside = self.names.array(array), self._column_inside(d)
+        name, left = self.names.array(array), self._columns_left(d)
         odd = " | ".join([f"(i64){name} / 2", *(f"{name}_s{i}" for i, st in enumerate(array.strides) if st is None)])
         return [f"const bool paired = (({odd}) & 1) == 0;", f"UNROLL for (int n = 0; n < {self.column_blocks(d)}; n++) {{", "float v[2];",
-                "UNROLL for (int e = 0; e < 2; e++) {", "const int column = n * 8 + lane % 4 * 2 + e; (void)column;", *inner.lines,
+                "UNROLL for (int e = 0; e < 2; e++) {",
+                f"const int column = imin(n * 8 + lane % 4 * 2 + e, {left} - 1); (void)column;", *inner.lines,
                 f"v[e] = {value};", "}", "const int first = n * 8 + lane % 4 * 2;",
-                f"if (live && paired && {self.at[d].start} + first + 1 < {self.names.extent(d)}) {{ const int column = first; "
+                f"if (live && paired && first + 1 < {left}) {{ const int column = first; "
                 f"*(u32 *)({at}) = pack_{tag}(v[0], v[1]); }}",
                 "else if (live) UNROLL for (int e = 0; e < 2; e++) {", "const int column = first + e;",
-                f"if ({inside}) put_{tag}({at}, v[e]);", "}", "}"]  # fmt: skip
+                f"if (column < {left}) put_{tag}({at}, v[e]);", "}", "}"]  # fmt: skip
 
     def do_flag(self, s: Flag) -> list[str]:
         """A row with an accumulator that is not finite: a NaN or an infinity times 0 is a NaN."""
@@ -264,7 +269,7 @@ class FragmentStates(StateCode):
             (d,) = s.columns
             el = self._column_elements([Scope(frozenset(), [])], d)
             put = f"*({self.address(target, el)[0]}) = {el.state(s)};"
-            return self.over_rows(self._over_columns(d, [f"if (live && {self._column_inside(d)}) {put}"]))
+            return self.over_rows(self._over_columns(d, [f"if (live && within) {put}"]))
         each = ""
         if s.k:
             self.at[s.out] = Place("0", "entry")

@@ -60,7 +60,7 @@ class CudaScheduler(Scheduler):
         super().__init__(c, extents, strides, _Sizes(), choice)
 
     def kernel(self) -> ir.Kernel:
-        groups = self.groups()
+        groups = [x for g in self.groups() for x in cuda_tiles.prologue(self, g)]
         self._place_outputs(groups)
         phases: list[ir.Phase] = []
         for n, g in enumerate(groups):

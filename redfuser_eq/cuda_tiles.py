@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from .cascade import Accumulator
+from .cascade import Accumulator, Pass
 from .codegen import kernel as ir
 from .codegen.kernel import SEGMENT
 from .codegen.kernel_check import expressions
@@ -21,7 +21,7 @@ from .masks import masked
 from .ops import MONOIDS
 from .phase import law
 from .products import ProductBuilder
-from .roles import Product, Roles, factors, find_product, product, split_columns, terms
+from .roles import Product, Roles, classify, factors, find_product, product, split_columns, terms
 from .tiles import up
 
 if TYPE_CHECKING:
@@ -77,6 +77,47 @@ class Tile:
         return stays, each + (0 if stays else self.rows * panel(self.inner if product else self.depth))
 
 
+def prologue(s: CudaScheduler, g: Group) -> list[Group]:
+    """The group, or where the rebase of a product with columns is more than a row factor, its parameters as a group before it.
+
+    The product then multiplies by the final parameters, and needs no rebase: its rows are read twice, its columns once."""
+    if len(g.passes) != 1 or s.choice.get("form", "mma") != "mma":
+        return [g]
+    (p,), (r,) = g.passes, g.roles
+    rows, columns = set(r.rows), [a for a in p.accumulators if r.columns[a.name]]
+    products = [a for a in columns if rows & set(a.axes)]
+    done = {e.name for o in s.c.outputs for e in nodes(o.expr) if isinstance(e, Acc)}
+    alone = [a for a in columns if a not in products and a.name in done]
+    params = [a for a in p.accumulators if a not in columns]
+    if not products or not params or not all(_product_of_narrow(s, a, r) for a in products):
+        return [g]
+    if all(a.rebase is None or _scales(a.name, a.rebase, set(r.columns[a.name])) for a in columns) and not alone:
+        return [g]
+    if any(a.rebase is not None for a in alone):
+        return [g]
+    own = [Pass(p.axis, tuple(replace(a, rebase=None) for a in x)) for x in ([a] for a in alone)]
+    passes = [Pass(p.axis, tuple(params)), *own, Pass(p.axis, tuple(replace(a, rebase=None) for a in products))]
+    return [type(g)([x], [classify(x)]) for x in passes]
+
+
+def _product_of_narrow(s: CudaScheduler, a: Accumulator, r: Roles) -> bool:
+    w, v = split_columns(a.lift, r.columns[a.name])
+    array = next((x for x in s.inputs if isinstance(v, Load) and x.name == v.source), None)
+    return a.op == "sum" and w is not None and array is not None and array.dtype in NARROW and r.stream in array.dims
+
+
+def _scales(name: str, e: Expr, cols: set[str]) -> bool:
+    """The rebase of an accumulator with columns is a row factor of its own previous value."""
+    ts = [_factors(t) for t in terms(e)]
+    own = [f for f in ts[0] if isinstance(f, Prev) and f.name == name]
+    return len(ts) == 1 and len(own) == 1 and not any(f.axes & cols for f in ts[0] if f is not own[0])
+
+
+def _factors(e: Expr) -> list[Expr]:
+    """The factors of a term, its sign left out."""
+    return _factors(e.args[0]) if isinstance(e, Map) and e.op == "neg" else factors(e)
+
+
 def separate(lift: Expr, stream: str, row: str) -> Expr:
     """Move factors without the inner axis out of a product, and exact widenings off its operands.
 
@@ -109,8 +150,8 @@ def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool) ->
         warps, fragments = 8 if n_row > 64 else 4, 1
         depth = 64 if cols > COLUMNS else 128 if cols or lists or not few else 256
     else:
-        warps = min(8 if not cols and n_row >= 1024 else 4, max(1, ceil(n_row / 16)))
-        fragments = 2 if n_row > 16 * warps and not lists else 1
+        warps = min(8 if p is None or (not cols and n_row >= 1024) else 4, max(1, ceil(n_row / 16)))
+        fragments = 2 if n_row > 16 * warps and not lists and p is not None else 1
         depth = 64 if cols or lists or not few else 128
         while cols and fragments * (cols + depth) > HELD and depth > 32:
             depth //= 2
@@ -184,19 +225,13 @@ class TileBuilder(ProductBuilder):
             if isinstance(e, Load) and e.dtype.name == "float8_e5m2":
                 raise NoForm
         for name, e in self.rebases.items():
-            if q.columns[name] and not self._scales(name, e, cols):
+            if q.columns[name] and not _scales(name, e, cols):
                 raise NoForm
         for i, _ in self.outputs:
             beyond = set(self.s.outputs[i].dims) - set(self.rows) - {q.stream}
             lists = {a.out for a in q.accs.values() if a.k}
             if not (beyond <= cols or beyond <= lists) or (q.stream in self.s.outputs[i].dims and beyond):
                 raise NoForm
-
-    def _scales(self, name: str, e: Expr, cols: set[str]) -> bool:
-        """The rebase of an accumulator with columns is a row factor of its own previous value."""
-        ts = [self._signed_factors(t)[1] for t in terms(e)]
-        own = [f for f in ts[0] if isinstance(f, Prev) and f.name == name]
-        return len(ts) == 1 and len(own) == 1 and not any(f.axes & cols for f in ts[0] if f is not own[0])
 
     def _narrow(self, e: Expr) -> bool:
         array = next((a for a in self.s.inputs if isinstance(e, Load) and a.name == e.source), None)
@@ -344,7 +379,7 @@ class TileBuilder(ProductBuilder):
 
     def _is_linear(self, name: str, split: set[str]) -> bool:
         for t in terms(self.rebases[name]):
-            old = [f for f in self._signed_factors(t)[1] if isinstance(f, Prev) and f.name in split]
+            old = [f for f in _factors(t) if isinstance(f, Prev) and f.name in split]
             if len(old) != 1 or sum(isinstance(e, Prev) and e.name in split for e in nodes(t)) != 1:
                 return False
         return self.accs[name].op == "sum"

@@ -66,7 +66,7 @@ def check(w: cascades.Workload, extents: dict[str, int] | None = None, tolerance
 KEPT = {"attention_bias": ("b",)}
 EXACT = {"linear_logsumexp": 1e-6, "cross_entropy": 1e-6, "kmeans": 0.0, "routing": 2e-6, "quantised_linear": 1e-6}
 WORKLOADS = ("attention", "attention_causal", "attention_window", "attention_bias", "attention_gqa", "mla", "linear_logsumexp",
-             "cross_entropy", "rms_linear", "kmeans", "routing", "quantised_linear")  # fmt: skip
+             "cross_entropy", "rms_linear", "layernorm_linear", "kmeans", "routing", "quantised_linear")  # fmt: skip
 
 
 def workload(name: str, dtype: Any = BF16, out: Any = None) -> cascades.Workload:
@@ -83,7 +83,16 @@ def test_workloads(name: str, dtype: Any) -> None:
     check(workload(name, dtype), tolerance=EXACT.get(name, 6e-3))
 
 
-WARPGROUPS = ("attention", "attention_window", "attention_bias", "linear_logsumexp", "cross_entropy", "rms_linear", "kmeans", "routing")
+WARPGROUPS = (
+    "attention",
+    "attention_window",
+    "attention_bias",
+    "linear_logsumexp",
+    "cross_entropy",
+    "layernorm_linear",
+    "kmeans",
+    "routing",
+)
 
 
 @pytest.mark.parametrize("name", WARPGROUPS)

@@ -34,6 +34,7 @@ CASES: dict[str, tuple[str, dict[str, int]]] = {
     "linear logsumexp": ("linear_logsumexp", {"r": 4096, "v": 50257, "h": 4096}),
     "cross entropy": ("cross_entropy", {"r": 4096, "v": 50257, "h": 4096}),
     "rms linear": ("rms_linear", {"r": 4096, "k": 4096, "n": 4096}),
+    "layernorm linear": ("layernorm_linear", {"r": 4096, "k": 4096, "n": 4096}),
     "quantised linear": ("quantised_linear", {"r": 4096, "k": 4096, "n": 4096}),
     "k-means": ("kmeans", {"i": 100000, "f": 128, "j": 1024}),
     "routing": ("routing", {"i": 16384, "h": 2048, "j": 128, "t": 4}),
