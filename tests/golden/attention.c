@@ -38,11 +38,12 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s2 = ctx->in_k_s2;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
-  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 144 + j * LANES); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * in_k_s2]);
@@ -50,14 +51,14 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
       V a7 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
-        const V t5 = x[i][j];
-        const V t6 = t5 * set1((rf_real)0x1.0000000000000p-2);
+        const V t6 = x[i][j];
         a7 = v_max_raw(a7, t6);
         st_real(d + i * 144 + j * LANES, t6);
       }
@@ -66,22 +67,22 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
   } else {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
-      V a10 = ld_real(acc_m + (x_i + j * LANES));
+      V a9 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
         const V t8 = x[i][j];
-        const V t9 = t8 * set1((rf_real)0x1.0000000000000p-2);
-        a10 = v_max_raw(a10, t9);
-        st_real(d + i * 144 + j * LANES, t9);
+        a9 = v_max_raw(a9, t8);
+        st_real(d + i * 144 + j * LANES, t8);
       }
-      st_real(acc_m + (x_i + j * LANES), a10);
+      st_real(acc_m + (x_i + j * LANES), a9);
     }
   }
 }
-RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s2 = ctx->in_k_s2;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 144 + j * LANES); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * in_k_s2]);
@@ -89,38 +90,38 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
+      V a11 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
+        const V t10 = x[i][j];
+        a11 = v_max_raw(a11, t10);
+        st_real(d + i * 144 + j * LANES, t10);
+      }
+      st_real(acc_m + (x_i + j * LANES), a11);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
       V a13 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t11 = x[i][j];
-        const V t12 = t11 * set1((rf_real)0x1.0000000000000p-2);
+        const V t12 = x[i][j];
         a13 = v_max_raw(a13, t12);
         st_real(d + i * 144 + j * LANES, t12);
       }
       st_real(acc_m + (x_i + j * LANES), a13);
     }
-  } else {
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
-      const M m = tail(nj - j * LANES); (void)m;
-      V a16 = ld_real(acc_m + (x_i + j * LANES));
-      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t14 = x[i][j];
-        const V t15 = t14 * set1((rf_real)0x1.0000000000000p-2);
-        a16 = v_max_raw(a16, t15);
-        st_real(d + i * 144 + j * LANES, t15);
-      }
-      st_real(acc_m + (x_i + j * LANES), a16);
-    }
   }
 }
-RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s2 = ctx->in_k_s2;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
-  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 144 + j * LANES); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_k_s2]);
@@ -128,117 +129,127 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
-      V a19 = ld_real(acc_m + (x_i + j * LANES));
+      V a15 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t17 = x[i][j];
-        const V t18 = t17 * set1((rf_real)0x1.0000000000000p-2);
-        a19 = v_max_raw(a19, t18);
-        st_real(d + i * 144 + j * LANES, t18);
+        const V t14 = x[i][j];
+        a15 = v_max_raw(a15, t14);
+        st_real(d + i * 144 + j * LANES, t14);
       }
-      st_real(acc_m + (x_i + j * LANES), a19);
+      st_real(acc_m + (x_i + j * LANES), a15);
     }
   } else {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
-      V a22 = ld_real(acc_m + (x_i + j * LANES));
+      V a17 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t20 = x[i][j];
-        const V t21 = t20 * set1((rf_real)0x1.0000000000000p-2);
-        a22 = v_max_raw(a22, t21);
-        st_real(d + i * 144 + j * LANES, t21);
+        const V t16 = x[i][j];
+        a17 = v_max_raw(a17, t16);
+        st_real(d + i * 144 + j * LANES, t16);
       }
-      st_real(acc_m + (x_i + j * LANES), a22);
+      st_real(acc_m + (x_i + j * LANES), a17);
     }
   }
-}
-RF_NOINLINE void contract_41(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s2 = ctx->in_v_s2;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[6][2];
-  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
-  for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
-    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_42(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s2 = ctx->in_v_s2;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[6][2];
-  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
-  for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
-    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_43(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s2 = ctx->in_v_s2;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[3][2];
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
-  for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
-    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_44(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s2 = ctx->in_v_s2;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[3][2];
-  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
-  for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
-    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_45(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s2 = ctx->in_v_s2;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[2][2];
-  if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
-  for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
-    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_46(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const in_v_s2 = ctx->in_v_s2;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[6][2];
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_47(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s2 = ctx->in_v_s2;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[6][2];
+  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
+    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_48(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s2 = ctx->in_v_s2;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[3][2];
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_49(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s2 = ctx->in_v_s2;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[3][2];
+  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
+    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_50(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s2 = ctx->in_v_s2;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[2][2];
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_51(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s2 = ctx->in_v_s2;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[2][2];
   M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
     V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 1]);
@@ -246,14 +257,16 @@ RF_NOINLINE void contract_46(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_47(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_NOINLINE void contract_52(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const in_v_s2 = ctx->in_v_s2;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
-  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 1]);
@@ -261,15 +274,17 @@ RF_NOINLINE void contract_47(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_48(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_NOINLINE void contract_53(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const in_v_s2 = ctx->in_v_s2;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
   M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
     V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 1]);
@@ -277,6 +292,7 @@ RF_NOINLINE void contract_48(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
 static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
@@ -333,7 +349,8 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
       for (int q = 0; q < LANES; q++) {
         r[q] = set1(0); if (q < left) {
           const V t1 = ldm_f32(m, in_q + x_b_0 * in_q_s0 + x_h_0 * in_q_s1 + (x_i_0 + (p + l + q)) * in_q_s2 + x_e);
-          r[q] = t1;
+          const V t2 = t1 * set1((rf_real)0x1.0000000000000p-2);
+          r[q] = t2;
         }
       }
       v_transpose(r);
@@ -348,81 +365,101 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
     }
     for (int64_t c0 = 0; c0 < n_e || c0 == 0; c0 += 64) for (int64_t p = 0; p < x_i_c; p += (2 * LANES)) {
       int64_t i = 0; const int whole = p + (2 * LANES) <= x_i_c; const int test = 0 || !whole; (void)whole;
-      for (; i + 6 <= x_j_c; i += 6) { contract_2(ctx, in_k + x_b_0 * in_k_s0 + x_h_0 * in_k_s1 + x_j_0 * in_k_s2 + i * in_k_s2 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_b_0, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
-      for (; i + 3 <= x_j_c; i += 3) { contract_3(ctx, in_k + x_b_0 * in_k_s0 + x_h_0 * in_k_s1 + x_j_0 * in_k_s2 + i * in_k_s2 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_b_0, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
-      for (; i + 1 <= x_j_c; i += 1) { contract_4(ctx, in_k + x_b_0 * in_k_s0 + x_h_0 * in_k_s1 + x_j_0 * in_k_s2 + i * in_k_s2 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_b_0, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      for (; i + 6 <= x_j_c; i += 6) { contract_3(ctx, in_k + x_b_0 * in_k_s0 + x_h_0 * in_k_s1 + x_j_0 * in_k_s2 + i * in_k_s2 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_b_0, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      for (; i + 3 <= x_j_c; i += 3) { contract_4(ctx, in_k + x_b_0 * in_k_s0 + x_h_0 * in_k_s1 + x_j_0 * in_k_s2 + i * in_k_s2 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_b_0, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      for (; i + 1 <= x_j_c; i += 1) { contract_5(ctx, in_k + x_b_0 * in_k_s0 + x_h_0 * in_k_s1 + x_j_0 * in_k_s2 + i * in_k_s2 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_b_0, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m23 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
-      if (m_any(m23)) {
-        const V t25 = ld_real(acc_s + x_i);
-        const V t26 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t27 = v_settle(ld_real(acc_m + x_i));
-        const V t28 = t26 - t27;
-        const V t29 = v_exp(t28);
-        const V t30 = t25 * t29;
-        const V n24 = t30;
-        st_real(acc_s + x_i, sel(m23, n24, ld_real(acc_s + x_i)));
+      const M m18 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      if (m_any(m18)) {
+        const V t20 = ld_real(acc_s + x_i);
+        const V t21 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t22 = v_settle(ld_real(acc_m + x_i));
+        const V t23 = t21 - t22;
+        const V t24 = v_exp(t23);
+        const V t25 = t20 * t24;
+        const V n19 = t25;
+        st_real(acc_s + x_i, sel(m18, n19, ld_real(acc_s + x_i)));
       }
     }
     {
       int64_t x_i = 0;
-      for (; x_i < x_i_c; x_i += 1 * LANES) {
-        const M m = tail(x_i_c - x_i);
-        V a31 = ld_real(acc_s + x_i);
-        const V t33 = v_settle(ld_real(acc_m + x_i));
+      for (; x_i + 2 * LANES <= x_i_c; x_i += 2 * LANES) {
+        V a26 = ld_real(acc_s + x_i);
+        V a31 = ld_real(acc_s + (x_i + 1 * LANES));
+        const V t28 = v_settle(ld_real(acc_m + x_i));
+        const V t33 = v_settle(ld_real(acc_m + (x_i + 1 * LANES)));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t32 = ld_real(buf_tile0 + x_j * 144 + x_i);
+          const V t27 = ld_real(buf_tile0 + x_j * 144 + x_i);
+          const V t29 = t27 - t28;
+          const V t30 = v_expz(t29);
+          a26 = a26 + t30;
+          st_real(buf_tile0 + x_j * 144 + x_i, t30);
+          const V t32 = ld_real(buf_tile0 + x_j * 144 + (x_i + 1 * LANES));
           const V t34 = t32 - t33;
           const V t35 = v_expz(t34);
           a31 = a31 + t35;
-          st_real(buf_tile0 + x_j * 144 + x_i, t35);
+          st_real(buf_tile0 + x_j * 144 + (x_i + 1 * LANES), t35);
         }
-        st_real(acc_s + x_i, a31);
+        st_real(acc_s + x_i, a26);
+        st_real(acc_s + (x_i + 1 * LANES), a31);
+      }
+      for (; x_i < x_i_c; x_i += 1 * LANES) {
+        const M m = tail(x_i_c - x_i);
+        V a36 = ld_real(acc_s + x_i);
+        const V t38 = v_settle(ld_real(acc_m + x_i));
+        for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
+          const V t37 = ld_real(buf_tile0 + x_j * 144 + x_i);
+          const V t39 = t37 - t38;
+          const V t40 = v_expz(t39);
+          a36 = a36 + t40;
+          st_real(buf_tile0 + x_j * 144 + x_i, t40);
+        }
+        st_real(acc_s + x_i, a36);
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m36 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      const M m41 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
       st_real(buf_factor0_2 + x_i, set1((rf_real)1));
-      if (m_any(m36)) {
-        const V t37 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t38 = v_settle(ld_real(acc_m + x_i));
-        const V t39 = t37 - t38;
-        const V t40 = v_exp(t39);
-        st_real(buf_factor0_2 + x_i, sel(m36, t40, set1((rf_real)1)));
+      if (m_any(m41)) {
+        const V t42 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t43 = v_settle(ld_real(acc_m + x_i));
+        const V t44 = t42 - t43;
+        const V t45 = v_exp(t44);
+        st_real(buf_factor0_2 + x_i, sel(m41, t45, set1((rf_real)1)));
       }
     }
     for (int64_t c0 = 0; c0 < x_j_c || c0 == 0; c0 += 132) for (int64_t p = 0; p < n_d; p += (2 * LANES)) {
       int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = 0 || !whole; (void)whole;
-      for (; i + 6 <= x_i_c; i += 6) { if (whole) contract_41(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_42(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
-      for (; i + 3 <= x_i_c; i += 3) { if (whole) contract_43(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_44(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
-      for (; i + 2 <= x_i_c; i += 2) { if (whole) contract_45(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_46(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
-      for (; i + 1 <= x_i_c; i += 1) { if (whole) contract_47(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_48(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
+      for (; i + 6 <= x_i_c; i += 6) { if (whole) contract_46(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_47(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
+      for (; i + 3 <= x_i_c; i += 3) { if (whole) contract_48(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_49(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
+      for (; i + 2 <= x_i_c; i += 2) { if (whole) contract_50(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_51(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
+      for (; i + 1 <= x_i_c; i += 1) { if (whole) contract_52(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_53(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
     {
-      const V t50 = set1(acc_s[x_i]);
+      const V t55 = set1(acc_s[x_i]);
       for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
         const M m = tail(n_d - x_d); (void)m;
-        const V t49 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t51 = t49 / t50;
-        stm_f32(m, out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t51);
+        const V t54 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t56 = t54 / t55;
+        stm_f32(m, out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t56);
       }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad52 = 0;
-    bad52 |= !isfinite(acc_m[x_i]);
-    bad52 |= !isfinite(acc_s[x_i]);
+    int bad57 = 0;
+    bad57 |= !isfinite(acc_m[x_i]);
+    bad57 |= !isfinite(acc_s[x_i]);
     {
       for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
         const M m = tail(n_d - x_d); (void)m;
-        const V t53 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        bad52 |= m_any(m_and(m, m_not(m_isfinite(t53))));
+        const V t58 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        bad57 |= m_any(m_and(m, m_not(m_isfinite(t58))));
       }
     }
-    if (bad52) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    if (bad57) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

@@ -34,11 +34,12 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s1 = ctx->in_k_s1;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
-  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 80 + j * LANES); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * 80 + 0 * RF_LINE); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * in_k_s1]);
@@ -46,14 +47,14 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
   if (!last) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
       V a9 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
-        const V t7 = x[i][j];
-        const V t8 = t7 * set1((rf_real)0x1.0000000000000p-2);
+        const V t8 = x[i][j];
         a9 = v_max_raw(a9, t8);
         st_real(d + i * 80 + j * LANES, t8);
       }
@@ -62,26 +63,26 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
   } else {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
-      V a16 = ld_real(acc_m + (x_i + j * LANES));
+      V a15 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
         const V t10 = set1((rf_real)(x_j_0 + (x_j + i)));
         const V t11 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
         const M t12 = m_le(t10, t11);
         const V t13 = x[i][j];
-        const V t14 = t13 * set1((rf_real)0x1.0000000000000p-2);
-        const V t15 = sel(t12, t14, set1(-RF_INF));
-        a16 = v_max_raw(a16, t15);
-        st_real(d + i * 80 + j * LANES, t15);
+        const V t14 = sel(t12, t13, set1(-RF_INF));
+        a15 = v_max_raw(a15, t14);
+        st_real(d + i * 80 + j * LANES, t14);
       }
-      st_real(acc_m + (x_i + j * LANES), a16);
+      st_real(acc_m + (x_i + j * LANES), a15);
     }
   }
 }
-RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s1 = ctx->in_k_s1;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 80 + j * LANES); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * 80 + 0 * RF_LINE); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * in_k_s1]);
@@ -89,42 +90,42 @@ RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
   if (!last) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
-      V a19 = ld_real(acc_m + (x_i + j * LANES));
+      V a17 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t17 = x[i][j];
-        const V t18 = t17 * set1((rf_real)0x1.0000000000000p-2);
-        a19 = v_max_raw(a19, t18);
-        st_real(d + i * 80 + j * LANES, t18);
+        const V t16 = x[i][j];
+        a17 = v_max_raw(a17, t16);
+        st_real(d + i * 80 + j * LANES, t16);
       }
-      st_real(acc_m + (x_i + j * LANES), a19);
+      st_real(acc_m + (x_i + j * LANES), a17);
     }
   } else {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
-      V a26 = ld_real(acc_m + (x_i + j * LANES));
+      V a23 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t20 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t21 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t22 = m_le(t20, t21);
-        const V t23 = x[i][j];
-        const V t24 = t23 * set1((rf_real)0x1.0000000000000p-2);
-        const V t25 = sel(t22, t24, set1(-RF_INF));
-        a26 = v_max_raw(a26, t25);
-        st_real(d + i * 80 + j * LANES, t25);
+        const V t18 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t19 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t20 = m_le(t18, t19);
+        const V t21 = x[i][j];
+        const V t22 = sel(t20, t21, set1(-RF_INF));
+        a23 = v_max_raw(a23, t22);
+        st_real(d + i * 80 + j * LANES, t22);
       }
-      st_real(acc_m + (x_i + j * LANES), a26);
+      st_real(acc_m + (x_i + j * LANES), a23);
     }
   }
 }
-RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s1 = ctx->in_k_s1;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
-  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 80 + j * LANES); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 80 + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_k_s1]);
@@ -132,121 +133,131 @@ RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
   if (!last) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
-      V a29 = ld_real(acc_m + (x_i + j * LANES));
+      V a25 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t27 = x[i][j];
-        const V t28 = t27 * set1((rf_real)0x1.0000000000000p-2);
-        a29 = v_max_raw(a29, t28);
-        st_real(d + i * 80 + j * LANES, t28);
+        const V t24 = x[i][j];
+        a25 = v_max_raw(a25, t24);
+        st_real(d + i * 80 + j * LANES, t24);
       }
-      st_real(acc_m + (x_i + j * LANES), a29);
+      st_real(acc_m + (x_i + j * LANES), a25);
     }
   } else {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
-      V a36 = ld_real(acc_m + (x_i + j * LANES));
+      V a31 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t30 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t31 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t32 = m_le(t30, t31);
-        const V t33 = x[i][j];
-        const V t34 = t33 * set1((rf_real)0x1.0000000000000p-2);
-        const V t35 = sel(t32, t34, set1(-RF_INF));
-        a36 = v_max_raw(a36, t35);
-        st_real(d + i * 80 + j * LANES, t35);
+        const V t26 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t27 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t28 = m_le(t26, t27);
+        const V t29 = x[i][j];
+        const V t30 = sel(t28, t29, set1(-RF_INF));
+        a31 = v_max_raw(a31, t30);
+        st_real(d + i * 80 + j * LANES, t30);
       }
-      st_real(acc_m + (x_i + j * LANES), a36);
+      st_real(acc_m + (x_i + j * LANES), a31);
     }
   }
-}
-RF_NOINLINE void contract_55(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[6][2];
-  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
-    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_56(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[6][2];
-  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
-    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_57(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[4][2];
-  if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
-    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_58(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[4][2];
-  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
-    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_59(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[3][2];
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
-    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_60(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const in_v_s1 = ctx->in_v_s1;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[6][2];
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_61(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[6][2];
+  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_62(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[4][2];
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_63(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[4][2];
+  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_64(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[3][2];
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_65(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
   M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
     V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
@@ -254,14 +265,16 @@ RF_NOINLINE void contract_60(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_61(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_NOINLINE void contract_66(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const in_v_s1 = ctx->in_v_s1;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
-  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 1]);
@@ -269,15 +282,17 @@ RF_NOINLINE void contract_61(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_62(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_NOINLINE void contract_67(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const in_v_s1 = ctx->in_v_s1;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
   M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
     V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 1]);
@@ -285,6 +300,7 @@ RF_NOINLINE void contract_62(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
 static void phase_0_scan_v(void *ctx_, int64_t item, int worker) {
@@ -361,7 +377,8 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
       for (int q = 0; q < LANES; q++) {
         r[q] = set1(0); if (q < left) {
           const V t2 = ldm_f32(m, in_q + x_h_0 * in_q_s0 + (x_i_0 + (p + l + q)) * in_q_s1 + x_e);
-          r[q] = t2;
+          const V t3 = t2 * set1((rf_real)0x1.0000000000000p-2);
+          r[q] = t3;
         }
       }
       v_transpose(r);
@@ -369,90 +386,110 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
       st_real(to + (x_e + q) * 16, r[q]);
     }
   }
-  for (int64_t x_j_0 = 0; x_j_0 < n_j; x_j_0 += 66) {
-    const int64_t x_j_c = rf_min(66, n_j - x_j_0);
+  for (int64_t x_j_0 = 0; x_j_0 < n_j; x_j_0 += 48) {
+    const int64_t x_j_c = rf_min(48, n_j - x_j_0);
     if ((0 + 1 * (x_i_0 + x_i_c - 1) + -1 * x_j_0 < 0) && buf_finite0_v[0] != 0) continue;
-    const int cut3 = 0 + 1 * x_i_0 + -1 * (x_j_0 + x_j_c - 1) < 0;
+    const int cut4 = 0 + 1 * x_i_0 + -1 * (x_j_0 + x_j_c - 1) < 0;
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       acc_m_old[x_i] = acc_m[x_i];
     }
     for (int64_t c0 = 0; c0 < n_e || c0 == 0; c0 += 64) for (int64_t p = 0; p < x_i_c; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= x_i_c; const int test = cut3 || !whole; (void)whole;
-      for (; i + 6 <= x_j_c; i += 6) { contract_4(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
-      for (; i + 3 <= x_j_c; i += 3) { contract_5(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
-      for (; i + 1 <= x_j_c; i += 1) { contract_6(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      int64_t i = 0; const int whole = p + (2 * LANES) <= x_i_c; const int test = cut4 || !whole; (void)whole;
+      for (; i + 6 <= x_j_c; i += 6) { contract_5(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      for (; i + 3 <= x_j_c; i += 3) { contract_6(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      for (; i + 1 <= x_j_c; i += 1) { contract_7(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m37 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
-      if (m_any(m37)) {
-        const V t39 = ld_real(acc_s + x_i);
-        const V t40 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t41 = v_settle(ld_real(acc_m + x_i));
-        const V t42 = t40 - t41;
-        const V t43 = v_exp(t42);
-        const V t44 = t39 * t43;
-        const V n38 = t44;
-        st_real(acc_s + x_i, sel(m37, n38, ld_real(acc_s + x_i)));
+      const M m32 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      if (m_any(m32)) {
+        const V t34 = ld_real(acc_s + x_i);
+        const V t35 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t36 = v_settle(ld_real(acc_m + x_i));
+        const V t37 = t35 - t36;
+        const V t38 = v_exp(t37);
+        const V t39 = t34 * t38;
+        const V n33 = t39;
+        st_real(acc_s + x_i, sel(m32, n33, ld_real(acc_s + x_i)));
       }
     }
     {
       int64_t x_i = 0;
-      for (; x_i < x_i_c; x_i += 1 * LANES) {
-        const M m = tail(x_i_c - x_i);
-        V a45 = ld_real(acc_s + x_i);
-        const V t47 = v_settle(ld_real(acc_m + x_i));
+      for (; x_i + 2 * LANES <= x_i_c; x_i += 2 * LANES) {
+        V a40 = ld_real(acc_s + x_i);
+        V a45 = ld_real(acc_s + (x_i + 1 * LANES));
+        const V t42 = v_settle(ld_real(acc_m + x_i));
+        const V t47 = v_settle(ld_real(acc_m + (x_i + 1 * LANES)));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t46 = ld_real(buf_tile0 + x_j * 80 + x_i);
+          const V t41 = ld_real(buf_tile0 + x_j * 80 + x_i);
+          const V t43 = t41 - t42;
+          const V t44 = v_expz(t43);
+          a40 = a40 + t44;
+          st_real(buf_tile0 + x_j * 80 + x_i, t44);
+          const V t46 = ld_real(buf_tile0 + x_j * 80 + (x_i + 1 * LANES));
           const V t48 = t46 - t47;
           const V t49 = v_expz(t48);
           a45 = a45 + t49;
-          st_real(buf_tile0 + x_j * 80 + x_i, t49);
+          st_real(buf_tile0 + x_j * 80 + (x_i + 1 * LANES), t49);
         }
-        st_real(acc_s + x_i, a45);
+        st_real(acc_s + x_i, a40);
+        st_real(acc_s + (x_i + 1 * LANES), a45);
+      }
+      for (; x_i < x_i_c; x_i += 1 * LANES) {
+        const M m = tail(x_i_c - x_i);
+        V a50 = ld_real(acc_s + x_i);
+        const V t52 = v_settle(ld_real(acc_m + x_i));
+        for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
+          const V t51 = ld_real(buf_tile0 + x_j * 80 + x_i);
+          const V t53 = t51 - t52;
+          const V t54 = v_expz(t53);
+          a50 = a50 + t54;
+          st_real(buf_tile0 + x_j * 80 + x_i, t54);
+        }
+        st_real(acc_s + x_i, a50);
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m50 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      const M m55 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
       st_real(buf_factor0_3 + x_i, set1((rf_real)1));
-      if (m_any(m50)) {
-        const V t51 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t52 = v_settle(ld_real(acc_m + x_i));
-        const V t53 = t51 - t52;
-        const V t54 = v_exp(t53);
-        st_real(buf_factor0_3 + x_i, sel(m50, t54, set1((rf_real)1)));
+      if (m_any(m55)) {
+        const V t56 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t57 = v_settle(ld_real(acc_m + x_i));
+        const V t58 = t56 - t57;
+        const V t59 = v_exp(t58);
+        st_real(buf_factor0_3 + x_i, sel(m55, t59, set1((rf_real)1)));
       }
     }
-    for (int64_t c0 = 0; c0 < x_j_c || c0 == 0; c0 += 66) for (int64_t p = 0; p < n_d; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = cut3 || !whole; (void)whole;
-      for (; i + 6 <= x_i_c; i += 6) { if (whole) contract_55(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_56(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 4 <= x_i_c; i += 4) { if (whole) contract_57(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_58(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 3 <= x_i_c; i += 3) { if (whole) contract_59(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_60(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 1 <= x_i_c; i += 1) { if (whole) contract_61(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_62(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(66, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 66 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+    for (int64_t c0 = 0; c0 < x_j_c || c0 == 0; c0 += 48) for (int64_t p = 0; p < n_d; p += (2 * LANES)) {
+      int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = cut4 || !whole; (void)whole;
+      for (; i + 6 <= x_i_c; i += 6) { if (whole) contract_60(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_61(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 4 <= x_i_c; i += 4) { if (whole) contract_62(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_63(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 3 <= x_i_c; i += 3) { if (whole) contract_64(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_65(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 1 <= x_i_c; i += 1) { if (whole) contract_66(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_67(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
     {
-      const V t64 = set1(acc_s[x_i]);
+      const V t69 = set1(acc_s[x_i]);
       for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
         const M m = tail(n_d - x_d); (void)m;
-        const V t63 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t65 = t63 / t64;
-        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t65);
+        const V t68 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t70 = t68 / t69;
+        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t70);
       }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad66 = 0;
-    bad66 |= !isfinite(acc_m[x_i]);
-    bad66 |= !isfinite(acc_s[x_i]);
+    int bad71 = 0;
+    bad71 |= !isfinite(acc_m[x_i]);
+    bad71 |= !isfinite(acc_s[x_i]);
     {
       for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
         const M m = tail(n_d - x_d); (void)m;
-        const V t67 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        bad66 |= m_any(m_and(m, m_not(m_isfinite(t67))));
+        const V t72 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        bad71 |= m_any(m_and(m, m_not(m_isfinite(t72))));
       }
     }
-    if (bad66) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    if (bad71) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
@@ -478,7 +515,7 @@ RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *
   const int64_t acc_o_ld = ctx->acc_o_ld = (rf_up(n_d, 32)) + ((rf_up(n_d, 32)) % 512 == 0 ? 16 : 0);
   int64_t size = 0, work = 0; (void)work;
   const int64_t at_buf_finite0_v = size; size += rf_up(9, 16) + 16;
-  ctx->off_tile0 = work; work += rf_up(5288, 16) + 16;
+  ctx->off_tile0 = work; work += rf_up(3848, 16) + 16;
   ctx->off_rows0 = work; work += rf_up((n_e) * (64) + 8, 16) + 16;
   ctx->off_factor0_3 = work; work += rf_up(72, 16) + 16;
   ctx->off_o = work; work += rf_up(64 * acc_o_ld + 32, 16) + 16;

@@ -145,19 +145,19 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
       for (; x_j + 2 * LANES <= x_j_c; x_j += 2 * LANES) {
         const V t26 = ld_real(buf_tile0 + x_j);
         const V t28 = t26 - t27;
-        const V t29 = v_expz(t28);
+        const V t29 = v_exp(t28);
         a24 = a24 + t29;
         st_real(buf_tile0 + x_j, t29);
         const V t30 = ld_real(buf_tile0 + (x_j + 1 * LANES));
         const V t31 = t30 - t27;
-        const V t32 = v_expz(t31);
+        const V t32 = v_exp(t31);
         a25 = a25 + t32;
         st_real(buf_tile0 + (x_j + 1 * LANES), t32);
       }
       for (; x_j + LANES <= x_j_c; x_j += LANES) {
         const V t33 = ld_real(buf_tile0 + x_j);
         const V t34 = t33 - t27;
-        const V t35 = v_expz(t34);
+        const V t35 = v_exp(t34);
         a24 = a24 + t35;
         st_real(buf_tile0 + x_j, t35);
       }
@@ -165,7 +165,7 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
         const M m = tail(x_j_c - x_j);
         const V t36 = ld_real(buf_tile0 + x_j);
         const V t37 = t36 - t27;
-        const V t38 = v_expz(t37);
+        const V t38 = v_exp(t37);
         a24 = a24 + keep(m, t38);
         st_real(buf_tile0 + x_j, t38);
       }

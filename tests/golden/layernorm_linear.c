@@ -36,7 +36,8 @@ RF_NOINLINE void contract_67(const struct context *ctx, const rf_real *a, const 
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
-  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_y_ld + j * LANES); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * acc_y_ld + 0 * RF_LINE); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 272]);
@@ -44,13 +45,15 @@ RF_NOINLINE void contract_67(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_y_ld + j * LANES); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * acc_y_ld + 0 * RF_LINE); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 272]);
@@ -58,13 +61,15 @@ RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
   RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_69(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
-  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * acc_y_ld + j * LANES); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * acc_y_ld + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 272]);
@@ -72,12 +77,14 @@ RF_NOINLINE void contract_69(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_70(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 0 + j * LANES);
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 0 + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 0]);
@@ -85,12 +92,14 @@ RF_NOINLINE void contract_70(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 0 + j * LANES);
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 0 + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 0 + j * LANES);
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 0 + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 0]);
@@ -98,6 +107,7 @@ RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 0 + j * LANES);
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 0 + j * LANES, x[i][j]);
 }
 static void phase_0_pack_columns0_y(void *ctx_, int64_t item, int worker) {

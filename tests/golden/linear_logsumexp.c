@@ -33,7 +33,8 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
   int64_t const in_w_s0 = ctx->in_w_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
-  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 144 + j * LANES); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * in_w_s0]);
@@ -41,6 +42,7 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
@@ -70,7 +72,8 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
   int64_t const in_w_s0 = ctx->in_w_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 144 + j * LANES); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * in_w_s0]);
@@ -78,6 +81,7 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
@@ -107,7 +111,8 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
   int64_t const in_w_s0 = ctx->in_w_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
-  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 144 + j * LANES); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_w_s0]);
@@ -115,6 +120,7 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
@@ -222,17 +228,35 @@ static void phase_1_over_v(void *ctx_, int64_t item, int worker) {
       }
       {
         int64_t x_r = 0;
-        for (; x_r < x_r_c; x_r += 1 * LANES) {
-          const M m = tail(x_r_c - x_r);
+        for (; x_r + 2 * LANES <= x_r_c; x_r += 2 * LANES) {
           V a25 = ld_real(acc_s + (x_r_0 + x_r));
+          V a30 = ld_real(acc_s + (x_r_0 + (x_r + 1 * LANES)));
           const V t27 = v_settle(ld_real(acc_m + (x_r_0 + x_r)));
+          const V t32 = v_settle(ld_real(acc_m + (x_r_0 + (x_r + 1 * LANES))));
           for (int64_t x_v = 0; x_v < x_v_c; x_v++) {
             const V t26 = ld_real(buf_tile0 + x_v * 144 + x_r);
             const V t28 = t26 - t27;
             const V t29 = v_expz(t28);
             a25 = a25 + t29;
+            const V t31 = ld_real(buf_tile0 + x_v * 144 + (x_r + 1 * LANES));
+            const V t33 = t31 - t32;
+            const V t34 = v_expz(t33);
+            a30 = a30 + t34;
           }
           st_real(acc_s + (x_r_0 + x_r), a25);
+          st_real(acc_s + (x_r_0 + (x_r + 1 * LANES)), a30);
+        }
+        for (; x_r < x_r_c; x_r += 1 * LANES) {
+          const M m = tail(x_r_c - x_r);
+          V a35 = ld_real(acc_s + (x_r_0 + x_r));
+          const V t37 = v_settle(ld_real(acc_m + (x_r_0 + x_r)));
+          for (int64_t x_v = 0; x_v < x_v_c; x_v++) {
+            const V t36 = ld_real(buf_tile0 + x_v * 144 + x_r);
+            const V t38 = t36 - t37;
+            const V t39 = v_expz(t38);
+            a35 = a35 + t39;
+          }
+          st_real(acc_s + (x_r_0 + x_r), a35);
         }
       }
     }
@@ -264,33 +288,33 @@ static void phase_2_merge(void *ctx_, int64_t item, int worker) {
   for (int64_t t = 0; t < 128; t++) acc_s[t] = (rf_real)0;
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
     for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
-      const V t30 = set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r)));
-      *(acc_m + x_r) = lane0(v_maximum(set1(acc_m[x_r]), t30));
+      const V t40 = set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r)));
+      *(acc_m + x_r) = lane0(v_maximum(set1(acc_m[x_r]), t40));
     }
     for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
       if (*(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r)) == -RF_INF) continue;
-      const V t31 = set1(get_real(buf_part0_s + x_segment * buf_part0_s_s0 + (x_r_0 + x_r)));
-      const V t32 = sel(m_eq(set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))), set1(-RF_INF)), v_settle(set1(acc_m[x_r])), set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))));
-      const V t33 = v_settle(set1(acc_m[x_r]));
-      const V t34 = t32 - t33;
-      const V t35 = v_exp(t34);
-      const V t36 = t31 * t35;
-      *(acc_s + x_r) = lane0(set1(acc_s[x_r]) + t36);
+      const V t41 = set1(get_real(buf_part0_s + x_segment * buf_part0_s_s0 + (x_r_0 + x_r)));
+      const V t42 = sel(m_eq(set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))), set1(-RF_INF)), v_settle(set1(acc_m[x_r])), set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))));
+      const V t43 = v_settle(set1(acc_m[x_r]));
+      const V t44 = t42 - t43;
+      const V t45 = v_exp(t44);
+      const V t46 = t41 * t45;
+      *(acc_s + x_r) = lane0(set1(acc_s[x_r]) + t46);
     }
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += LANES) {
-    const M m37 = tail(x_r_c - x_r);
-    const V t38 = ld_real(acc_m + x_r);
-    const V t39 = ld_real(acc_s + x_r);
-    const V t40 = v_log(t39);
-    const V t41 = t38 + t40;
-    stm_f32(m37, out_out0 + (x_r_0 + x_r), t41);
+    const M m47 = tail(x_r_c - x_r);
+    const V t48 = ld_real(acc_m + x_r);
+    const V t49 = ld_real(acc_s + x_r);
+    const V t50 = v_log(t49);
+    const V t51 = t48 + t50;
+    stm_f32(m47, out_out0 + (x_r_0 + x_r), t51);
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    int bad42 = 0;
-    bad42 |= !isfinite(acc_m[x_r]);
-    bad42 |= !isfinite(acc_s[x_r]);
-    if (bad42) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad52 = 0;
+    bad52 |= !isfinite(acc_m[x_r]);
+    bad52 |= !isfinite(acc_s[x_r]);
+    if (bad52) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

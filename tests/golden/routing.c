@@ -54,7 +54,8 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
   int64_t const in_x_s0 = ctx->in_x_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
-  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 144 + j * LANES); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * in_x_s0]);
@@ -62,6 +63,7 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(6) for (int i = 0; i < 6; i++) {
@@ -85,7 +87,8 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
   int64_t const in_x_s0 = ctx->in_x_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 144 + j * LANES); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * in_x_s0]);
@@ -93,6 +96,7 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(3) for (int i = 0; i < 3; i++) {
@@ -116,7 +120,8 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
   int64_t const in_x_s0 = ctx->in_x_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
-  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = ld_real(d + i * 144 + j * LANES); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_x_s0]);
@@ -124,6 +129,7 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (!zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(1) for (int i = 0; i < 1; i++) {
