@@ -13,7 +13,7 @@ import pytest
 from native import error, run
 
 from redfuser_eq.codegen import kernel as ir
-from redfuser_eq.expr import Const, Index, Load, Map
+from redfuser_eq.expr import Acc, Const, Index, Load, Map, nodes
 from redfuser_eq.reuse import movable, shared
 from redfuser_eq.roles import classify, compute_type
 from redfuser_eq.runtime import cpu as backend
@@ -88,7 +88,7 @@ def test_what_is_shared_reads_only_what_is_final() -> None:
     levels = [[a.name for a in level] for level in classify(p).levels]
     for n, e in shared(levels, lifts, [], p.axis, frozenset()):
         later = {x for names in levels[n:] for x in names}
-        assert not {x.name for x in ir.nodes(e) if isinstance(x, ir.Acc)} & later
+        assert not {x.name for x in nodes(e) if isinstance(x, Acc)} & later
 
 
 def test_a_value_moves_only_by_the_law_of_its_own_sum() -> None:
