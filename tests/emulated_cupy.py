@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import types
 from collections.abc import Sequence
 from typing import Any
@@ -49,6 +50,20 @@ class MemoryPointer:
 
     def memset_async(self, value: int, size: int, stream: Any = None) -> None:
         self.mem.buffer.bytes[self.offset : self.offset + size] = value
+
+    def copy_from_device_async(self, src: MemoryPointer, size: int, stream: Any = None) -> None:
+        source = src.mem.buffer.bytes[src.offset : src.offset + size]
+        self.mem.buffer.bytes[self.offset : self.offset + size] = source
+
+
+class Event:
+    """Time is the host's, as all work is done when a call returns."""
+
+    def record(self) -> None:
+        self.time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        return None
 
 
 class ndarray:
@@ -256,6 +271,7 @@ def module() -> Any:
     )
     memory = types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
     cuda = types.SimpleNamespace(runtime=runtime, nvrtc=_Nvrtc(), memory=memory, alloc=lambda n: CURRENT.alloc(n), Device=_Device)
+    vars(cuda).update(Event=Event, get_elapsed_time=lambda a, b: 1e3 * (b.time - a.time))
     vars(cupy).update(ndarray=ndarray, RawModule=RawModule, cuda=cuda, ascontiguousarray=lambda a: asarray(a.host), asarray=asarray)
     return cupy
 

@@ -160,8 +160,12 @@ class CupyDevice:
                     found = self._functions[program.key] = self._load(program)
         return found
 
+    def arch(self, program: CudaProgram) -> str:
+        """What to compile a program for."""
+        return replace(self.gpu, capability=program.capability).arch
+
     def _load(self, program: CudaProgram) -> tuple[Any, ...]:
-        raw = self.cupy.RawModule(path=str(build(program.text, replace(self.gpu, capability=program.capability).arch)))
+        raw = self.cupy.RawModule(path=str(build(program.text, self.arch(program))))
         functions = []
         for launch in program.launches:
             if launch.shared > self.gpu.shared_limit:
