@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .array import Array
-from .arrays import is_tensor
+from .arrays import is_cupy, is_tensor
 from .errors import DTypeError, TraceError
 from .tree import is_array
 
@@ -48,6 +48,9 @@ def _key(x: Any, arrays: list[Any]) -> Any:
     if kind is np.ndarray:
         arrays.append(x)
         return (x.shape, x.dtype)
+    if is_cupy(x):
+        arrays.append(x)
+        return (kind, x.shape, x.dtype, x.data.device_id)
     if is_tensor(x):
         arrays.append(x)
         return (kind, x.shape, x.dtype, x.device)

@@ -338,7 +338,7 @@ def test_numpy_functions_on_traced_tensors_keep_torchs_manners() -> None:
 class Gpu:
     """Stands in for an array on a CUDA device."""
 
-    shape, dtype = (3, 4), np.dtype(np.float32)
+    shape, dtype, data = (3, 4), np.dtype(np.float32), types.SimpleNamespace(device_id=0)
 
 
 @pytest.fixture

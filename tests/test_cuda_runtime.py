@@ -26,13 +26,13 @@ from test_workloads import ROUNDING, leaves, rng
 import redfuser_eq as rf
 from redfuser_eq import runtime
 from redfuser_eq.arrays import TORCH_CUDA
-from redfuser_eq.cascade import Cascade
+from redfuser_eq.cascade import Cascade, check
 from redfuser_eq.codegen.kernel import Size
 from redfuser_eq.codegen.launch import CudaProgram, Launch, Scratch
 from redfuser_eq.demo.workloads import WORKLOADS, Workload
 from redfuser_eq.errors import BackendError, ShapeError
 from redfuser_eq.rules import NAMED
-from redfuser_eq.runtime import cuda, cuda_cupy
+from redfuser_eq.runtime import cuda, cuda_cupy, cuda_repair
 
 pytestmark = pytest.mark.skipif(bool(emulator.unavailable()), reason=emulator.unavailable() or "available")
 RNG = np.random.default_rng(3)
@@ -382,6 +382,29 @@ def test_source_and_explain_need_no_device(monkeypatch: pytest.MonkeyPatch) -> N
     assert "__global__" in fused.source("cuda", q, k, v)
     text = str(fused.explain(q, k, v))
     assert "kernels, as modelled for an h200" in text and "bound by" in text
+
+
+def test_captured_arrays_of_the_host(gpu: emulated_cupy.Current) -> None:
+    """They are read at each call, as everywhere."""
+    bias = normal(40)
+    fused = rf.optimize(lambda x: logsumexp(x + bias), target="cuda")
+    x = normal(6, 40)
+    for _ in range(2):
+        np.testing.assert_allclose(fused(asarray(x)).get(), logsumexp(wide(x + bias)), rtol=1e-5)
+        bias += 3
+
+
+def test_the_plain_program_of_flagged_rows_needs_no_matrix_in_memory(gpu: emulated_cupy.Current) -> None:
+    plan = rf.optimize(attention, target="cuda")._bind([asarray(normal(50, 8)) for _ in range(3)], {}).plan
+    plain = plan.plain
+    extents = {a: int(n or 0) for a, n in plain.extents.items()}
+    scores = [a for p in plain.passes for a in p.accumulators if len(a.axes) == 2 and a.axes[1] in plain.stream_axes()]
+    assert len(scores) == 1
+    cut = cuda_repair.in_place(plain, extents)
+    check(cut)
+    assert scores[0].name not in {a.name for a in cut.accumulators()}
+    few = {**extents, scores[0].axes[0]: 3}  # fewer queries than columns: the scores are smaller than the keys
+    assert cuda_repair.in_place(plain, few) == plain
 
 
 def test_results_in_structures(gpu: emulated_cupy.Current) -> None:
