@@ -105,8 +105,15 @@ def test_a_value_moves_only_by_the_law_of_its_own_sum() -> None:
 
 
 # ---- integers that only meet positions
+I64 = np.dtype(np.int64)
+
+
+def plus(label: Load, by: Load | int, op: str = "add") -> Map:
+    return Map(op, (label, Const(by, I64) if isinstance(by, int) else by), I64)
+
+
 def wrapped(label: Load) -> Map:
-    return Map("where", (Map("lt", (label, Const(0))), Map("add", (label, Const(50257))), label))
+    return Map("where", (Map("lt", (label, Const(0, I64)), np.dtype(bool)), plus(label, 50257), label), I64)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +121,10 @@ def wrapped(label: Load) -> Map:
     [
         (lambda label: Map("eq", (label, Index("k"))), 50257, "float"),
         (lambda label: Map("eq", (wrapped(label), Index("k"))), 50257, "float"),
-        (lambda label: Map("eq", (Map("add", (label, Const(1 << 24))), Index("k"))), 50257, "double"),
+        (lambda label: Map("eq", (plus(label, 1 << 24), Index("k"))), 50257, "double"),
         (lambda label: Map("eq", (label, Index("k"))), 1 << 25, "double"),
-        (lambda label: Map("eq", (Map("mul", (label, Const(2))), Index("k"))), 50257, "double"),
-        (lambda label: Map("eq", (Map("add", (label, label)), Index("k"))), 50257, "double"),
+        (lambda label: Map("eq", (plus(label, 2, "mul"), Index("k"))), 50257, "double"),
+        (lambda label: Map("eq", (plus(label, label), Index("k"))), 50257, "double"),
     ],
 )
 def test_labels_need_no_doubles(build: Any, n: int, real: str) -> None:
