@@ -18,7 +18,7 @@ from .cuda_mma import FragmentPhase
 from .cuda_rows import RowsPrinter
 from .cuda_scan import ScanPrinter
 from .cuda_wgmma import WarpgroupPhase
-from .kernel import SEGMENT, Buffer, Kernel, Phase, Size
+from .kernel import SEGMENT, Buffer, Kernel, Phase, Place, Size
 from .launch import CudaProgram, Launch, Scratch
 from .primitives import paste
 
@@ -92,11 +92,16 @@ def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
     laws = [f"  /* {_comment(x)} */" for x in p.laws]
     assert p.place is not None
     params = ", ".join(f"{kind}{text}" for kind, text, _ in chosen)
-    head = f'extern "C" __global__ void __launch_bounds__({p.place.threads}) {name}({params}) {{'
+    head = f'extern "C" __global__ void __launch_bounds__({_bounds(p.place)}) {name}({params}) {{'
     text = "\n".join([head, *laws, *sizes, *lines, "}"])
     grid = tuple(Size(p.stream if g.axis == SEGMENT else g.axis, divide=g.step) for g in p.grid)
     args = tuple(arg for _, _, arg in chosen)
     return text, Launch(name, (grid, (), ()), p.place.threads, getattr(made, "shared", 0), args, made.per_block)
+
+
+def _bounds(place: Place) -> str:
+    """Threads of a block and, for tiles, the blocks a multiprocessor should hold: left alone, ptxas spills for one more."""
+    return f"{place.threads}, 2" if place.form == "tile" and place.threads <= 256 else str(place.threads)
 
 
 def _parameters(names: CudaNames, k: Kernel) -> list[tuple[str, str, tuple[Any, ...]]]:

@@ -112,7 +112,7 @@ class TilePrinter(TileStatements):
         end = f"(int)min((i64){s.c_block}, {total} - {c0})" if any(here) else str(s.c_block)
         left = self._element(s.a, s.i, s.c, f"({b.row})", f"({c0} + c)") if here[0] else ""
         right = self._element(s.b, s.j, s.c, f"({b.column})", f"({c0} + c)") if here[1] else ""
-        out += [f"if (thread < {b.active}) for (int c = 0; c < {end}; c++) {{", f"real x[{b.m}], y[{b.n}];",
+        out += [f"if (thread < {b.active})", f'_Pragma("unroll 4") for (int c = 0; c < {end}; c++) {{', f"real x[{b.m}], y[{b.n}];",
                 *b.load_rows(left, f"{at[0]} + c * {b.row_width}"), *b.load_columns(right, f"{at[1]} + c * {b.column_width}"),
                 f"{b.over_m} {b.over_n} {b.sums}[m][n] = fma(x[m], y[n], {b.sums}[m][n]);", "}"]  # fmt: skip
         out += ["}"] if all(here) else [BARRIER, "}"]
@@ -162,7 +162,7 @@ class TilePrinter(TileStatements):
         value = self._element(op, side, s.c, "s", f"({c0} + c)")
         inside = f"{c0} + c < {self.total(s.c)}"
         inside += f" && s < {self.total(side)}" if side and (side in self.counts or side not in self.at) else ""
-        return [f"for (int {point} = thread; {point} < {size * s.c_block}; {point} += {self.threads}) {{",
+        return [f'_Pragma("unroll 2") for (int {point} = thread; {point} < {size * s.c_block}; {point} += {self.threads}) {{',
                 f"const int {fast} = {point} % {n}, {slow} = {point} / {n};",
                 f"{to}[c * {width} + s] = {inside} ? {value} : (real)0;", "}"]  # fmt: skip
 

@@ -64,7 +64,8 @@ class GeneralBuilder(ProductBuilder):
                 row = next((x for x in sorted(self.rows, key=lambda r: -n[r]) if self._multiplies(question, x)), "")
                 kind = "columns" if row else "plain"
         rows = 1
-        while row and rows < min(n[row], int(self.s.choice.get("rows", ROWS))):
+        most = ROWS if self.s.real == "float" else ROWS // 2  # for the sums in a thread's registers
+        while row and rows < min(n[row], int(self.s.choice.get("rows", most))):
             rows *= 2
         return Form(kind, row, "stream", rows, depth, rows, found, 1, 1)
 
