@@ -234,7 +234,9 @@ class Fused:
         extents = bind_extents(traced.program, [*arrays, *captured])
         program = replace(traced.program, extents=dict(extents))
         planned = self._plan(program, seconds)
-        run = self._executable(planned, self._target(library(arrays, captured))) if build else _nothing_built
+        run: runtime.Executable = _NothingBuilt()
+        if build:
+            run = self._executable(planned, self._target(library(arrays, captured)))
         return Bound(planned.plan, replace(traced, arrays=[]), program, extents, arrays, run)
 
     def _check_dtypes(self, program: Program, arrays: list[Any]) -> None:
@@ -319,8 +321,13 @@ class Fused:
         return runtime.source(target, bound.plan.cascade, bound.inputs(arrays), bound.extents)
 
 
-def _nothing_built(*_: Any) -> Any:
-    raise BackendError("optimize: this program was made to be looked at, from arrays that its target cannot run on")
+class _NothingBuilt:
+    """Stands for the executable of a program that was made to be looked at, from arrays that its target cannot run on."""
+
+    source = ""
+
+    def __call__(self, arrays: Any, extents: Any, out: Any = None) -> list[Any]:
+        raise BackendError("optimize: nothing was built from arrays on the host for target='cuda'")
 
 
 def _restored(function: Any, expression: Traced | None, options: Options) -> Fused:

@@ -265,7 +265,7 @@ def module() -> Any:
     cupy = types.ModuleType("cupy")
     runtime = types.SimpleNamespace(
         CUDARuntimeError=CUDARuntimeError,
-        getDevice=lambda: 0,
+        getDevice=lambda: CURRENT.count() * 0,
         getDeviceCount=lambda: CURRENT.count(),
         getDeviceProperties=lambda index: CURRENT.properties,
     )

@@ -58,6 +58,8 @@ def count() -> int:
 
 def current() -> CupyDevice:
     """The caller's current device."""
+    if not _devices:
+        count()
     return device(module().cuda.runtime.getDevice())
 
 
@@ -147,7 +149,13 @@ class CupyDevice:
         """Overwrite an array with one of the host's."""
         fresh = self.empty(values.shape, values.dtype)
         fresh.set(np.ascontiguousarray(values).reshape(values.shape))
-        array[...] = fresh
+        self.copy(array, fresh)
+
+    def copy(self, to: Any, source: Any) -> None:
+        """Copy within the device. Floats that CuPy's kernels do not know go as integers of their width."""
+        if to.dtype.kind == "V":
+            to, source = (a.view(np.dtype(f"u{a.itemsize}")) for a in (to, source))
+        to[...] = source
 
     # ---- programs
     def functions(self, program: CudaProgram) -> tuple[Any, ...]:
