@@ -233,10 +233,11 @@ class Fused:
         captured = list(traced.program.constants.values())
         extents = bind_extents(traced.program, [*arrays, *captured])
         program = replace(traced.program, extents=dict(extents))
-        planned = self._plan(program, seconds)
+        lib = library(arrays, captured)
+        planned = self._plan(program, seconds, self._modelled(lib))
         run: runtime.Executable = _NothingBuilt()
         if build:
-            run = self._executable(planned, self._target(library(arrays, captured)))
+            run = self._executable(planned, self._target(lib))
         return Bound(planned.plan, replace(traced, arrays=[]), program, extents, arrays, run)
 
     def _check_dtypes(self, program: Program, arrays: list[Any]) -> None:
@@ -249,12 +250,18 @@ class Fused:
                         f"pass x.astype({str(s.dtype)!r})"
                     )
 
-    def _plan(self, program: Program, traced: float) -> _Planned:
-        key = (program.key(), tuple(_size_class(n) for n in program.extents.values()))
+    def _modelled(self, lib: Library) -> Device:
+        """The device that costs are modelled on: the one asked for, else one of the kind that the arrays are on."""
+        o = self.options
+        return device("h200") if lib.device == "cuda" and o.target is None and o.device == device(None) else o.device
+
+    def _plan(self, program: Program, traced: float, on: Device | None = None) -> _Planned:
+        on = on or self.options.device
+        key = (program.key(), tuple(_size_class(n) for n in program.extents.values()), on)
         with self._lock:
             if key not in self._plans:
                 o = self.options
-                self._plans[key] = _Planned(plan(program, o.rules, o.device, verify=o.verify, budget=o.budget, traced=traced), {})
+                self._plans[key] = _Planned(plan(program, o.rules, on, verify=o.verify, budget=o.budget, traced=traced), {})
             return self._plans[key]
 
     def _target(self, lib: Library) -> str:
