@@ -124,6 +124,10 @@ class FragmentPhase(FragmentStates):
         left = [self._left(axis, starts) for axis in (first, last)]
         threads, thread = self.copier()
         size = f"<{threads}, {rows}, {columns // 8}>"
+        if s.dtype and s.dtype != array.dtype:
+            get = {"e4m3": "from_e4m3(x)", "i8": "(float)(signed char)x"}[array.dtype]
+            turns = f"[](u8 x) {{ return {get}; }}, [](float a, float b) {{ return pack_{s.dtype}(a, b); }}"
+            return [f"stage_wider{size}({to}, {at}, {steps[first]}, {steps[last]}, {left[0]}, {left[1]}, {turns}{thread});"]
         plain = f"stage_plain{size}({to}, {at}, {steps[first]}, {steps[last]}, {left[0]}, {left[1]}{thread});"
         if steps[last] != "1":
             return [plain]
@@ -286,7 +290,7 @@ class FragmentPhase(FragmentStates):
     def _tag(self, s: Stage) -> str:
         array: Array | None = self.names.k.array(s.source.source)
         assert array is not None
-        return array.dtype
+        return s.dtype or array.dtype
 
     # ---- products
     def _left_fragment(self, name: str, i: str) -> str:

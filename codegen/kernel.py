@@ -312,11 +312,12 @@ class Scan:
 class Stage:
     """Bring a tile of an operand close, on devices with explicit memory: into dst, a worker's buffer over (row, column) axes,
     padded with zeros where the axes end. The column axis is the contiguous one where the source has any. inner: an axis of
-    dst is the inner axis of a contraction and comes in blocks."""
+    dst is the inner axis of a contraction and comes in blocks. dtype: tag of dst's elements, "" for the source's own."""
 
     dst: str
     source: Operand
     inner: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .schedule import Group
 
 NARROW = ("f16", "bf16")  # operands that the instructions take
+BYTES = ("e4m3", "i8")  # operands that are exact in either
 COLUMNS = 128  # of one block: their accumulators fill half of the registers
 RESIDENT = 256  # inner elements up to which the row operand stays in shared memory
 BLOCK = 64  # inner elements at a time, when it does not
@@ -81,7 +82,11 @@ def prologue(s: CudaScheduler, g: Group) -> list[Group]:
     """The group, or where the rebase of a product with columns is more than a row factor, its parameters as a group before it.
 
     The product then multiplies by the final parameters, and needs no rebase: its rows are read twice, its columns once."""
-    if len(g.passes) != 1 or s.choice.get("form", "mma") != "mma":
+    if s.choice.get("form", "mma") != "mma":
+        return [g]
+    if len(g.passes) == 2 and not any(g.roles[0].columns.values()) and _many_columns(s, g.roles[1]):
+        return [type(g)([p], [r]) for p, r in zip(g.passes, g.roles, strict=True)]
+    if len(g.passes) != 1:
         return [g]
     (p,), (r,) = g.passes, g.roles
     rows, columns = set(r.rows), [a for a in p.accumulators if r.columns[a.name]]
@@ -98,6 +103,11 @@ def prologue(s: CudaScheduler, g: Group) -> list[Group]:
     own = [Pass(p.axis, tuple(replace(a, rebase=None) for a in x)) for x in ([a] for a in alone)]
     passes = [Pass(p.axis, tuple(params)), *own, Pass(p.axis, tuple(replace(a, rebase=None) for a in products))]
     return [type(g)([x], [classify(x)]) for x in passes]
+
+
+def _many_columns(s: CudaScheduler, r: Roles) -> bool:
+    """Several blocks of columns would each compute the parameters again."""
+    return any(s.extents[c] > COLUMNS for cs in r.columns.values() for c in cs)
 
 
 def _product_of_narrow(s: CudaScheduler, a: Accumulator, r: Roles) -> bool:
@@ -132,6 +142,23 @@ def separate(lift: Expr, stream: str, row: str) -> Expr:
     node: Expr = Reduce("sum", p.inner, inside, dtype=p.node.dtype)
     new = node if outside is None else Map("mul", (outside, node), p.node.dtype)
     return transform(lift, lambda e: new if e is p.node else None) if new is not p.node else lift
+
+
+def bare(lift: Expr, columns: tuple[str, ...]) -> Expr:
+    """Take an exact widening off the factor with columns, where the other factor is as exact."""
+    w, v = split_columns(lift, columns) if columns else (None, None)
+    load = v.args[0] if isinstance(v, Cast) else None
+    if w is None or not isinstance(load, Load) or not exact(load) or not exact(w):
+        return lift
+    return Map("mul", (w, load), lift.dtype)
+
+
+def exact(e: Expr) -> str:
+    """The tag of the dtype of 8 or 16 bits that e's values have, though they may have been widened, or ""."""
+    if isinstance(e, Cast) and e.dtype.kind == "f" and e.dtype.itemsize >= 4:
+        return exact(e.args[0])
+    tag = ir.DTYPES.get(e.dtype.name, "")
+    return tag if isinstance(e, (Cast, Load)) and tag in (*NARROW, *BYTES) else ""
 
 
 def _widened(e: Expr) -> Expr:
@@ -185,12 +212,12 @@ class TileBuilder(ProductBuilder):
     # ---- the form
     def _choose_form(self, q: Question) -> Form:
         for row in sorted(q.rows, key=lambda r: -q.extents[r]):
-            lifts = {n: separate(e, q.stream, row) for n, e in q.lifts.items()}
+            lifts = {n: bare(separate(e, q.stream, row), q.columns[n]) for n, e in q.lifts.items()}
             p = find_product(lifts.values(), q.stream, row)
             columns = [a for a in q.accs.values() if q.columns[a.name]]
+            q = replace(q, lifts=lifts)
             if p is None and not any(separates(q, a, row) for a in columns):
                 continue
-            q = replace(q, lifts=lifts)
             self._refuse(q, p, row)
             self.lifts = lifts
             self.outputs = [(i, separate(e, q.stream, row)) for i, e in self.outputs]
@@ -238,11 +265,20 @@ class TileBuilder(ProductBuilder):
         return array is not None and array.dtype in NARROW
 
     def _multiplies(self, q: Question, a: Accumulator, row: str) -> bool:
-        """The accumulator is a product of a tile with a 16-bit operand, which says that the program multiplies in 16 bits."""
+        """The accumulator is a product that tensor cores do exactly as the program says, but for the order of its sum: the
+        operand with columns is of 16 bits, or both operands are numbers of 8 or 16 bits that have one 16-bit format."""
         if not separates(q, a, row) or a.op != "sum":
             return False
         w, v = split_columns(q.lifts[a.name], q.columns[a.name])
-        return w is not None and v is not None and self._narrow(v)
+        return w is not None and v is not None and bool(self._format(w, v))
+
+    def _format(self, w: Expr, v: Expr) -> str:
+        """The 16-bit format in which w * v is multiplied, or ""."""
+        array = next((a for a in self.s.inputs if isinstance(v, Load) and a.name == v.source), None)
+        if array is None or array.dtype in NARROW:
+            return array.dtype if array else ""
+        kind = exact(w)
+        return {"e4m3": "bf16", "i8": "bf16", "bf16": "bf16", "f16": "f16"}.get(kind, "") if array.dtype in BYTES else ""
 
     def _materialise(self) -> None:
         super()._materialise()
@@ -258,7 +294,7 @@ class TileBuilder(ProductBuilder):
         return (self.row, self.stream)
 
     # ---- operands
-    def stage(self, e: Expr, a: str, b: str, sizes: dict[str, int], inner: str = "") -> ir.Operand:
+    def stage(self, e: Expr, a: str, b: str, sizes: dict[str, int], inner: str = "", dtype: str = "") -> ir.Operand:
         """A tile of an operand over two axes, the contiguous one last."""
         assert isinstance(e, Load)
         last = self._contiguous(e, b, a)
@@ -267,7 +303,7 @@ class TileBuilder(ProductBuilder):
         if key not in self.staged:
             name = f"staged{self.number}_{len(self.staged)}"
             self.s.buffers.append(ir.Buffer(name, (first, last), (ir.Size(value=sizes[first]), ir.Size(value=sizes[last]))))
-            self.staged[key] = ir.Stage(name, ir.Operand(e.source, e.dims), inner)
+            self.staged[key] = ir.Stage(name, ir.Operand(e.source, e.dims), inner, dtype)
         return ir.Operand(self.staged[key].dst, (first, last))
 
     def _product_operands(self) -> tuple[ir.Operand, ir.Operand]:
@@ -302,7 +338,8 @@ class TileBuilder(ProductBuilder):
         (d,) = self.columns[a.name]
         _, v = split_columns(self.lifts[a.name], self.columns[a.name])
         assert v is not None
-        b = self.stage(v, self.stream, d, {self.stream: f.depth, d: self.shape.columns})
+        old = self.stored[a.name][1] if a.name in self.stored else w
+        b = self.stage(v, self.stream, d, {self.stream: f.depth, d: self.shape.columns}, dtype=self._format(old, v))
         return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, f.mr, self.shape.columns // 8, f.depth,
                             "state", factor)]  # fmt: skip
 

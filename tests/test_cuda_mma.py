@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from emulated import Run, run
 from emulator import SCHEDULES, Schedule
+from writing import Builder, T, cast, fn
 
 from redfuser_eq.cascade import Cascade, Pass
 from redfuser_eq.codegen.cuda import emit
@@ -201,3 +202,42 @@ def test_equal_decisions_share_a_build() -> None:
         emit(schedule(w.cascade, dict(w.extents, b=b, j=j), {}, GPUS["a100"]), GPUS["a100"]).key for b, j in ((2, 75), (3, 75), (2, 99))
     }
     assert len(texts) == 1
+
+
+E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
+
+
+def quantised(to: Any, source: Any, most: float) -> cascades.Workload:
+    """Per-row abs-max scaling to a format of one byte, times weights of that format."""
+    w = cascades.quantised_linear()
+    x = T(Load("x", ("r", "k"), source))
+    b, c = Builder("k", "rn"), Builder("k", "rn")
+    hi = b.add("hi", "max", fn("abs")(x))
+    scaled = x / (hi / most)
+    scaled = scaled if to == E4M3 else fn("round")(scaled)
+    y = c.add("y", "sum", cast(cast(scaled, to), np.float32) * cast(T(Load("w", ("k", "n"), to)), np.float32))
+    sources = tuple(replace(s, dtype=np.dtype(to if s.name == "w" else source)) for s in w.cascade.sources)
+    outputs = (Output((y * (hi / most)).e, w.cascade.outputs[0].dims, np.dtype(np.float32)),)
+
+    def make(rng: np.random.Generator, extents: Any) -> list[Array]:
+        weights, values = w.make(rng, extents)
+        return [(weights * 9).astype(to), values.astype(source)]
+
+    def expected(weights: Array, values: Array) -> list[Array]:
+        scale = (np.abs(values).astype(np.float32).max(-1, keepdims=True) / np.float32(most)).astype(np.float32)
+        scaled = values.astype(np.float32) / scale
+        q = (scaled if to == E4M3 else np.rint(scaled)).astype(to).astype(np.float64)
+        return [(q @ weights) * scale]
+
+    return replace(w, cascade=Cascade(sources, (b.done(), c.done()), outputs, w.cascade.extents), make=make, expected=expected)
+
+
+@pytest.mark.parametrize("gpu", [A100, H200], ids=lambda g: g.name)
+@pytest.mark.parametrize("to, source, most", [(E4M3, BF16, 448.0), (E4M3, np.float32, 448.0), (np.dtype(np.int8), BF16, 127.0)], ids=str)
+def test_products_of_bytes(to: Any, source: Any, most: float, gpu: Gpu) -> None:
+    """Exact in bfloat16 operands, whatever the operands' layout; beyond a block of columns the scale is a pass of its own."""
+    w = quantised(to, source, most)
+    check(w, {"r": 67}, 1e-6, gpu=gpu)
+    check(w, {"r": 67}, 1e-6, gpu=gpu, arrange=transposed)
+    r = check(w, {"r": 17, "n": 136}, 1e-6, gpu=gpu)
+    assert [p.place.form for p in r.kernel.phases if p.place] == ["rows", "mma" if gpu is A100 else "wgmma"]

@@ -48,6 +48,24 @@ DEV void stage_plain(u32 tile, const u16 *from, i64 row_stride, i64 col_stride, 
   }
 }
 
+//@ stage_wider : the same from elements of one byte, each turned into a number by `get`, two of them into a register by `pack`.
+template <int THREADS, int ROWS, int CHUNKS, class Get, class Pack>
+DEV void stage_wider(u32 tile, const void *from, i64 row_stride, i64 col_stride, int rows, int cols, Get get, Pack pack,
+                     int thread = threadIdx.x) {
+  const bool whole = col_stride == 1 && (((i64)from | row_stride) & 7) == 0;
+  _Pragma("unroll 4") for (int i = thread; i < ROWS * CHUNKS; i += THREADS) {
+    const int r = i / CHUNKS, c = i % CHUNKS * 8;
+    const u8 *p = (const u8 *)from + r * row_stride + c * col_stride;
+    u64 v = 0;
+    if (whole && r < rows && c + 8 <= cols) v = *(const u64 *)p;
+    else for (int e = 0; e < 8; e++) v |= r < rows && c + e < cols ? (u64)p[e * col_stride] << 8 * e : 0;
+    u32 w[4];
+    UNROLL for (int e = 0; e < 4; e++) w[e] = pack(get((u8)(v >> 16 * e)), get((u8)(v >> (16 * e + 8))));
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(cell(tile, ROWS, r, c / 8)), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+                 : "memory");
+  }
+}
+
 //@ ldmatrix : four 8 x 8 matrices of 16-bit elements; lanes 0-7, 8-15, 16-23, 24-31 give their row addresses.
 DEV void ldmatrix(u32 (&r)[4], u32 p) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
