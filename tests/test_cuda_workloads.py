@@ -14,7 +14,7 @@ from test_cases import CASES, Case
 from test_workloads import ROUNDING, leaves, rng
 
 import redfuser_eq as rf
-from redfuser_eq.demo.workloads import WORKLOADS, Workload
+from redfuser_eq.demo.workloads import WORKLOADS, Workload, named
 from redfuser_eq.rules import NAMED
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(emulator.unavailable()), reason=emulator.unavailable() or "available")]
@@ -54,3 +54,15 @@ def on_host(result: Any) -> list[Any]:
     if isinstance(result, dict):
         result = tuple(result.values())
     return [r.get() for r in (result if isinstance(result, tuple) else (result,))]
+
+
+def test_warpgroups_through_the_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On compute capability 9.0: more shared memory than a kernel gets unasked, and products by warpgroups."""
+    on = emulated_cupy.install(monkeypatch, arch="sm_90a")
+    w = named("attention, 3-D")
+    arrays = [a.astype(np.float16) for a in w.example(rng(w), small=True)]
+    got = rf.optimize(w.function, target="cuda")(*map(asarray, arrays)).get()
+    want = w.function(*(a.astype(np.float64) for a in arrays))
+    assert np.max(np.abs(got - want)) <= 2e-3 * np.max(np.abs(want))
+    assert max(shared for *_, shared in on.log) > 48 << 10
+    emulated_cupy.forget()
