@@ -367,9 +367,9 @@ class TileBuilder(ProductBuilder):
     def phases(self) -> list[ir.Phase]:
         self.at_row, self.at_stream = [], []
         self.lifts_by_tile = dict(self.lifts)
-        for n, (_, w) in self.stored.items():
-            old = self.weights[n]
-            self.lifts_by_tile[n] = transform(self.lifts[n], lambda x, old=old, w=w: w if x is old else None)  # type: ignore[misc]
+        for name, (_, w) in self.stored.items():
+            old = self.weights[name]
+            self.lifts_by_tile[name] = transform(self.lifts[name], lambda x, old=old, w=w: w if x is old else None)  # type: ignore[misc]
         loops: list[ir.Stmt] = []
         for n, r in enumerate(self.g.roles):
             loops.append(self._loop([*self.mask_statements(), *self.tile_statements(n > 0), *self.pass_statements(r)]))

@@ -135,7 +135,7 @@ class _Encoder:
     def cast(self, e: Cast) -> str:
         (arg,) = e.args
         source, target = arg.dtype, e.dtype
-        if source == target or (is_float(source) and is_float(target) and np.promote_types(source, target) == target):
+        if source == target or (is_float(source) and is_float(target) and np.can_cast(source, target)):
             return self.out.names[arg]
         name = self.let(f'(U "cast:{target.name}" {self.out.names[arg]})')
         if is_float(source) and is_float(target):

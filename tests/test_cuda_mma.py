@@ -15,6 +15,7 @@ from emulated import Run, run
 from emulator import SCHEDULES, Schedule
 from writing import Builder, T, cast, fn
 
+import redfuser_eq
 from redfuser_eq.cascade import Cascade, Pass
 from redfuser_eq.codegen.cuda import emit
 from redfuser_eq.cuda_schedule import schedule
@@ -241,3 +242,46 @@ def test_products_of_bytes(to: Any, source: Any, most: float, gpu: Gpu) -> None:
     check(w, {"r": 67}, 1e-6, gpu=gpu, arrange=transposed)
     r = check(w, {"r": 17, "n": 136}, 1e-6, gpu=gpu)
     assert [p.place.form for p in r.kernel.phases if p.place] == ["rows", "mma" if gpu is A100 else "wgmma"]
+
+
+def softmax(s: Any) -> Any:
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True)
+
+
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return softmax(q @ np.swapaxes(k, -1, -2) * 0.125) @ v
+
+
+def normed_linear(x: Any, g: Any, w: Any) -> Any:
+    y = x - x.mean(-1, keepdims=True)
+    return (y / np.sqrt((y * y).mean(-1, keepdims=True) + 1e-5) * g) @ w
+
+
+def linear_logsumexp(x: Any, w: Any) -> Any:
+    s = x @ w
+    m = s.max(-1)
+    return m + np.log(np.exp(s - m[:, None]).sum(-1))
+
+
+def fp8_linear(x: Any, w: Any) -> Any:
+    s = np.abs(x).max(-1, keepdims=True) / 448.0
+    return ((x / s).astype(E4M3).astype(np.float32) @ w.astype(np.float32)) * s
+
+
+@pytest.mark.parametrize(
+    "f, shapes",
+    [
+        (attention, [(2, 3, 64, 64)] * 3),
+        (normed_linear, [(64, 128), (128,), (128, 96)]),
+        (linear_logsumexp, [(64, 128), (128, 512)]),
+        (fp8_linear, [(64, 128), (128, 96)]),
+    ],
+)
+def test_programs_as_they_are_written(f: Callable[..., Any], shapes: list[tuple[int, ...]]) -> None:
+    arrays = [np.ones(s, BF16) for s in shapes]
+    if f is fp8_linear:
+        arrays[1] = arrays[1].astype(E4M3)
+    c = redfuser_eq.optimize(f).cascade(*arrays)
+    kernel = schedule(c, {a: n or 64 for a, n in c.extents.items()}, {}, A100)
+    assert any(p.place is not None and p.place.form == "mma" for p in kernel.phases)
