@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -254,3 +255,54 @@ def test_device_describes_this_machine() -> None:
     assert d.lanes(4) == max(1, d.vector_bytes // 4) and cpu("scalar").lanes(4) == 1
     with pytest.raises(device.BackendError, match=r"'mmx' is not available.*scalar"):
         cpu("mmx")
+
+
+RACES = """
+#include "pool.c"
+#include <stdio.h>
+struct job { int64_t in[4096], out[4096]; };
+static void twice(void *c, int64_t item, int worker) { struct job *j = c; (void)worker; j->out[item] = 2 * j->in[item]; }
+static void *caller(void *arg) {
+  struct job *j = calloc(1, sizeof *j);
+  int wrong = 0;
+  for (int round = 0; round < 300; round++) {
+    const int64_t items = 1 + (round * 37) % 4096;
+    for (int64_t i = 0; i < items; i++) j->in[i] = i + round; /* plain writes that the pool must publish */
+    rf_pool_parallel(twice, j, items, 1 + round % 5, round & 1);
+    for (int64_t i = 0; i < items; i++) wrong += j->out[i] != 2 * (i + round); /* and plain reads of what it did */
+    void *p = rf_pool_alloc(1 << (round % 22));
+    memset(p, round, 1 << (round % 22));
+    rf_pool_free(p);
+  }
+  free(j);
+  *(int *)arg = wrong;
+  return 0;
+}
+int main(void) {
+  int wrong[3] = {0};
+  pthread_t threads[3];
+  for (int t = 0; t < 3; t++) pthread_create(&threads[t], 0, caller, &wrong[t]);
+  for (int t = 0; t < 3; t++) pthread_join(threads[t], 0);
+  printf("wrong %d, threads %d\\n", wrong[0] + wrong[1] + wrong[2], rf_pool_threads());
+  return 0;
+}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ThreadSanitizer is tried on Linux only")
+def test_no_data_races(tmp_path: Path) -> None:
+    """Under ThreadSanitizer: three callers, plain memory on both sides of every job."""
+    source, program = tmp_path / "races.c", tmp_path / "races"
+    source.write_text(RACES)
+    folder = Path(str(compiler.__file__)).parents[1]
+    include = next(p for p in (folder / "codegen", folder.parent / "codegen") if (p / "pool.c").exists())
+    command = [*compiler.find().command, "-std=gnu11", "-O1", "-g", "-fsanitize=thread", f"-I{include}", str(source), "-o", str(program)]
+    built = subprocess.run([*command, "-lpthread"], capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(f"the compiler has no ThreadSanitizer: {built.stderr.splitlines()[-1:]}")
+    done = subprocess.run([str(program)], capture_output=True, text=True, timeout=300, env={**os.environ, "TSAN_OPTIONS": "exitcode=66"})
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("ThreadSanitizer cannot place its memory on this kernel")
+    assert done.returncode == 0, done.stderr[:4000]
+    assert "wrong 0" in done.stdout
+    assert "threads 1\n" not in done.stdout
