@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import test_fuzz
-from emulator import Schedule
+from emulator import Schedule, sanitize
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -155,6 +155,30 @@ def test_the_order_of_threads_changes_nothing() -> None:
     arrays = w.make(np.random.default_rng(5), w.extents)
     first, again = (run(w.cascade, arrays, w.extents, choice={"form": "tile"}, order=o).outputs for o in (ASC, RANDOM))
     assert np.array_equal(first[0], again[0])
+
+
+# ---- races
+RACES = (
+    ("attention_causal", {"form": "tile", "rows": 8, "depth": 8}),
+    ("layernorm_linear", {"form": "tile"}),
+    ("routing", {"form": "tile"}),
+    ("decode", {"form": "tile", "segment": 64}),
+    ("several", {"segment": 64, "group": 64, "elems": 1}),
+    ("logsumexp_axis0", {}),
+    ("softmax", {"group": 256, "elems": 4}),
+)
+
+
+def sanitized(name: str, choice: dict[str, Any]) -> None:
+    w = cascades.WORKLOADS[name]()
+    run(w.cascade, w.make(np.random.default_rng(0), w.extents), w.extents, choice=choice)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(sanitize.unavailable()), reason=sanitize.unavailable() or "available")
+@pytest.mark.parametrize(("name", "choice"), RACES, ids=str)
+def test_no_two_accesses_are_unordered(name: str, choice: dict[str, Any]) -> None:
+    assert sanitize.races("test_cuda_general:sanitized", name, choice) == []
 
 
 # ---- random cascades
