@@ -19,6 +19,7 @@ from emulator import Module, Schedule
 
 RNG = np.random.default_rng(3)
 NUMPY = {tag: np.dtype(getattr(ml_dtypes, name, name)) for name, tag in DTYPES.items()}
+WIDE = {"float": np.float32, "double": np.float64}
 SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 464.0, 465.0, 61439.0, 61441.0, 2.0**-9, 3 * 2.0**-18, 1e9, -1e9, 0.5]
 
 
@@ -156,3 +157,14 @@ def test_quotients_are_rounded_to_nearest() -> None:
     launch("(const double *a, const double *b, double *y) { y[threadIdx.x] = divide(a[threadIdx.x], divisor(b[threadIdx.x])); }",
            [x, by, wide], 32)  # fmt: skip
     np.testing.assert_array_equal(wide, x / by)
+
+
+@pytest.mark.parametrize("real", ["float", "double"])
+def test_shared_memory_sixteen_bytes_at_a_time(real: str) -> None:
+    n = 4 if real == "float" else 2
+    x, y = RNG.standard_normal(32 * n).astype(WIDE[real]), np.zeros(32 * n, WIDE[real])
+    body = f"""(const real *x, real *y) {{ __shared__ __align__(16) real s[{32 * n}]; const int t = threadIdx.x;
+    for (int i = 0; i < {n}; i++) s[t * {n} + i] = x[t * {n} + i];
+    __syncthreads(); real v[{n}]; shared16(v, s + (31 - t) * {n}); for (int i = 0; i < {n}; i++) y[t * {n} + i] = v[i]; }}"""
+    launch(body, [x, y], 32, real)
+    np.testing.assert_array_equal(y.reshape(32, n), x.reshape(32, n)[::-1])
