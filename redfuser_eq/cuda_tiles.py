@@ -236,6 +236,9 @@ class TileBuilder(ProductBuilder):
     def _refuse(self, q: Question, p: Product | None, row: str) -> None:
         """Raises NoForm where a statement of the phase would have no tensor-core form."""
         cols = {c for cs in q.columns.values() for c in cs}
+        sizes = {row, q.stream, *cols, *((p.inner,) if p else ())}
+        if any(q.extents[a] < 1 for a in sizes):
+            raise NoForm
         if self.s.real != "float" or (p is not None and (p.node.axes & cols or not self._narrow(p.row) or not self._narrow(p.stream))):
             raise NoForm
         if p is not None and (p.row.dtype != p.stream.dtype or len(cols) > 1):

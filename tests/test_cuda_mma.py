@@ -29,6 +29,11 @@ A100, H200 = GPUS["a100"], GPUS["h200"]
 Array = np.ndarray[Any, Any]
 
 
+def some(quick: Any, slow: Any) -> list[Any]:
+    """Parameters for every run of the tests, and more for the long one."""
+    return [*quick, *(pytest.param(x, marks=pytest.mark.slow) for x in slow)]
+
+
 def narrowed(w: cascades.Workload, dtype: Any = BF16, keep: tuple[str, ...] = (), out: Any = None) -> cascades.Workload:
     """The workload with its float32 sources in a 16-bit dtype."""
     names = {s.name for s in w.cascade.sources if s.dtype == np.float32 and s.name not in keep}
@@ -79,7 +84,7 @@ def form(r: Run) -> str:
     return next(p.place.form for p in r.kernel.phases if p.place is not None and p.place.form in ("mma", "wgmma"))
 
 
-@pytest.mark.parametrize("dtype", [BF16, F16], ids=str)
+@pytest.mark.parametrize("dtype", some([BF16], [F16]), ids=str)
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_workloads(name: str, dtype: Any) -> None:
     check(workload(name, dtype), tolerance=EXACT.get(name, 6e-3))
@@ -104,15 +109,15 @@ def test_warpgroups(name: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", [A100, H200], ids=lambda g: g.name)
-@pytest.mark.parametrize("order", SCHEDULES[::2], ids=str)
+@pytest.mark.parametrize("order", some([SCHEDULES[i] for i in (0, 3, 4)], [SCHEDULES[i] for i in (1, 2, 5, 6, 7)]), ids=str)
 @pytest.mark.parametrize("name", ["attention_window", "cross_entropy"])
 def test_any_order_of_threads_and_copies(name: str, order: Schedule, gpu: Gpu) -> None:
     extents = {"h": 1, "i": 70, "j": 70} if name != "cross_entropy" else {"r": 70, "v": 300, "h": 300}
     check(workload(name), extents, order=order, seed=order.seed, gpu=gpu, choice={"depth": 16})
 
 
-@pytest.mark.parametrize("rows", [1, 17, 65, 130])
-@pytest.mark.parametrize("keys", [1, 63, 129])
+@pytest.mark.parametrize("rows", some([17, 130], [1, 65]))
+@pytest.mark.parametrize("keys", some([1, 129], [63]))
 def test_ragged_sizes(rows: int, keys: int) -> None:
     w, extents = workload("attention", out=BF16), {"b": 1, "h": 1, "i": rows, "j": keys}
     check(w, extents, seed=rows + keys)
@@ -120,7 +125,7 @@ def test_ragged_sizes(rows: int, keys: int) -> None:
 
 
 @pytest.mark.parametrize("gpu", [A100, H200], ids=lambda g: g.name)
-@pytest.mark.parametrize("head", [8, 24, 72, 128, 136, 256])
+@pytest.mark.parametrize("head", some([24, 136], [8, 72, 128, 256]))
 def test_head_sizes(head: int, gpu: Gpu) -> None:
     """Beyond 128 columns go to the grid; beyond 256 inner elements come in blocks."""
     check(workload("attention_causal"), {"h": 1, "i": 67, "j": 67, "e": head, "d": head}, gpu=gpu)
@@ -152,7 +157,7 @@ def spread(a: Array) -> Array:
 
 
 @pytest.mark.parametrize("gpu", [A100, H200], ids=lambda g: g.name)
-@pytest.mark.parametrize("arrange", [transposed, padded, spread])
+@pytest.mark.parametrize("arrange", some([transposed, padded], [spread]))
 @pytest.mark.parametrize("name", ["attention_causal", "linear_logsumexp", "rms_linear", "kmeans"])
 def test_strides(name: str, arrange: Callable[[Array], Array], gpu: Gpu) -> None:
     extents = {"h": 1} if name == "attention_causal" else {}
@@ -193,6 +198,13 @@ def test_nan_in_a_value_that_a_mask_hides() -> None:
 def test_float32_stays_off_tensor_cores() -> None:
     w = cascades.attention()
     kernel = schedule(w.cascade, w.extents, {}, GPUS["a100"])
+    assert all(p.place is None or p.place.form != "mma" for p in kernel.phases)
+
+
+@pytest.mark.parametrize("axis", ["i", "j", "e", "d"])
+def test_empty_axes_take_another_form(axis: str) -> None:
+    w = workload("attention")
+    kernel = schedule(w.cascade, w.extents | {axis: 0}, {}, A100)
     assert all(p.place is None or p.place.form != "mma" for p in kernel.phases)
 
 
