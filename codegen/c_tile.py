@@ -40,7 +40,27 @@ RF_NOINLINE void top_insert(rf_real *best, rf_real *at, int64_t k, V v, V p, M h
     best[t] = x; at[t] = lane(p, l);
   }
 }
+/* the same for k <= LANES, the list in a register: what goes before x stays, x follows it, the rest moves up a lane */
+RF_INLINE M top_before(V b, V at, V x) { return m_and(m_not(m_lt(at, set1(0))), m_and(m_not(m_lt(b, x)), m_or(m_eq(x, x), m_isnan(b)))); }
+RF_NOINLINE void top_insert_lanes(rf_real *best, rf_real *at, int64_t k, V v, V p, M hit) {
+  const M own = tail(k), first = tail(1);
+  V b = sel(own, ldm_real(own, best), set1(-RF_INF)), a = sel(own, ldm_real(own, at), set1(-1));
+  rf_real values[LANES], positions[LANES];
+  st_real(values, v); st_real(positions, p);
+  for (uint32_t left = m_bits(hit); left; left &= left - 1) {
+    const V x = set1(values[__builtin_ctz(left)]), i = set1(positions[__builtin_ctz(left)]);
+    const V below = sel(first, set1(RF_NAN), v_up(b)), below_at = sel(first, set1(0), v_up(a));
+    const M stays = top_before(b, a, x), follows = top_before(below, below_at, x);
+    b = sel(stays, b, sel(follows, x, below)); a = sel(stays, a, sel(follows, i, below_at));
+  }
+  stm_real(own, best, b); stm_real(own, at, a);
+}
 """
+
+
+def top_insert(k: int, lanes: int) -> str:
+    """The function that puts candidates into a list of the k best."""
+    return "top_insert_lanes" if lanes > 1 and k <= lanes else "top_insert"
 
 
 class TileStatements:
@@ -239,7 +259,8 @@ class TileStatements:
             last = f"{at} + {state.k - 1}"
             hit = f"({name}_at[{last}] < 0 ? m_all() : m_not(m_le({v}, set1({name}[{last}]))))"
             hit = f"m_and({mask}, {hit})" if mask else hit
-            return [f"const M {m} = {hit};", f"if (m_any({m})) top_insert({name} + {at}, {name}_at + {at}, {state.k}, {v}, {index}, {m});"]
+            insert = top_insert(state.k, self.names.k.lanes)
+            return [f"const M {m} = {hit};", f"if (m_any({m})) {insert}({name} + {at}, {name}_at + {at}, {state.k}, {v}, {index}, {m});"]
         better = improves(best, v, reg)
         better = f"m_and({mask}, {better})" if mask else better
         return [f"const M {m} = {better};", f"{reg} = sel({m}, {v}, {reg}); {reg}_at = sel({m}, {index}, {reg}_at);"]

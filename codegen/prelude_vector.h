@@ -151,6 +151,16 @@ RF_INLINE M m_isnan(V a) { return m_ne(a, a); }
 RF_INLINE M m_isfinite(V a) { return m_lt(v_abs(a), set1(RF_INF)); }
 RF_INLINE V m_to_v(M m) { return keep(m, set1(1)); }
 RF_INLINE M v_to_m(V a) { return m_ne(a, set1(0)); }
+/* every lane takes the one below it, the lowest the highest */
+RF_INLINE V v_up(V a) {
+#if defined(__GNUC__) && !defined(__clang__) && !defined(RF_SCALAR)
+  return __builtin_shuffle(a, (vi_iota() - 1) & (LANES - 1));
+#else
+  V r;
+  for (int l = 0; l < LANES; l++) r[l] = a[(l + LANES - 1) % LANES];
+  return r;
+#endif
+}
 RF_INLINE int m_first(M m) { return m_any(m) ? __builtin_ctz(m_bits(m)) : -1; }
 /* NumPy's maximum and minimum: a NaN on either side comes out */
 RF_INLINE V v_maximum(V a, V b) { return sel(m_isnan(a), a, v_max_raw(a, b)); }

@@ -257,15 +257,24 @@ def test_ties_go_to_the_first(op: str, choice: dict[str, Any]) -> None:
     assert r.outputs[0][3] == 70
 
 
+@pytest.mark.parametrize("isa", ["own", "generic", "scalar"])
 @pytest.mark.parametrize("segment", [0, 32])
-def test_top_k_ties_go_to_the_first(segment: int) -> None:
-    x = np.random.default_rng(10).integers(0, 5, (7, 150)).astype(np.float32)
-    best = Accumulator("best", "top_values", ("r",), np.dtype(np.float32), Load("x", ("r", "k")), None, 6, "t")
+@pytest.mark.parametrize("n", [1, 2, 4, 5, 8, 9, 16, 17])
+def test_top_k_ties_go_to_the_first(n: int, segment: int, isa: str) -> None:
+    """As many as a vector has lanes, fewer and more; infinities, and rows with fewer numbers than that."""
+    rng = np.random.default_rng(10 + n)
+    x = rng.integers(0, 5, (7, 150)).astype(np.float32)
+    x[3] = -np.inf
+    x[4, rng.permutation(150)[:140]] = -np.inf
+    x[5, ::50] = np.inf
+    x[6] = rng.standard_normal(150)
+    best = Accumulator("best", "top_values", ("r",), np.dtype(np.float32), Load("x", ("r", "k")), None, n, "t")
     fields = ((np.float32, "value"), (np.int64, "index"))
     outs = [Output(Acc("best", frozenset("rt"), d, f), (("r",), ("t",)), np.dtype(d)) for d, f in fields]
     c = Cascade((Source("x", 0, np.dtype(np.float32), 2),), (Pass("k", (best,)),), tuple(outs), dict.fromkeys("rkt"))
-    r = run(c, [x], {"r": 7, "k": 150, "t": 6}, choice={"segment": segment, "depth": 16} if segment else {})
-    order = np.argsort(-x, axis=1, kind="stable")[:, :6]
+    choice = {"segment": segment, "depth": 16} if segment else {}
+    r = run(c, [x], {"r": 7, "k": 150, "t": n}, device=OWN if isa == "own" else cpu(isa), choice=choice)
+    order = np.argsort(-x, axis=1, kind="stable")[:, :n]
     assert np.array_equal(r.outputs[1], order) and np.array_equal(r.outputs[0], np.take_along_axis(x, order, 1))
 
 

@@ -28,6 +28,21 @@ RF_NOINLINE void top_insert(rf_real *best, rf_real *at, int64_t k, V v, V p, M h
     best[t] = x; at[t] = lane(p, l);
   }
 }
+/* the same for k <= LANES, the list in a register: what goes before x stays, x follows it, the rest moves up a lane */
+RF_INLINE M top_before(V b, V at, V x) { return m_and(m_not(m_lt(at, set1(0))), m_and(m_not(m_lt(b, x)), m_or(m_eq(x, x), m_isnan(b)))); }
+RF_NOINLINE void top_insert_lanes(rf_real *best, rf_real *at, int64_t k, V v, V p, M hit) {
+  const M own = tail(k), first = tail(1);
+  V b = sel(own, ldm_real(own, best), set1(-RF_INF)), a = sel(own, ldm_real(own, at), set1(-1));
+  rf_real values[LANES], positions[LANES];
+  st_real(values, v); st_real(positions, p);
+  for (uint32_t left = m_bits(hit); left; left &= left - 1) {
+    const V x = set1(values[__builtin_ctz(left)]), i = set1(positions[__builtin_ctz(left)]);
+    const V below = sel(first, set1(RF_NAN), v_up(b)), below_at = sel(first, set1(0), v_up(a));
+    const M stays = top_before(b, a, x), follows = top_before(below, below_at, x);
+    b = sel(stays, b, sel(follows, x, below)); a = sel(stays, a, sel(follows, i, below_at));
+  }
+  stm_real(own, best, b); stm_real(own, at, a);
+}
 
 struct context {
   int64_t n_i;
@@ -220,7 +235,7 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
           a11 = v_max_raw(a11, t13);
           const V t14 = set1((rf_real)(x_j_0 + x_j)) + iota();
           const M m15 = (acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t13, set1(acc_best[x_i * 4 + 3]))));
-          if (m_any(m15)) top_insert(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t13, t14, m15);
+          if (m_any(m15)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t13, t14, m15);
         }
         if (x_j < x_j_c) {
           const M m = tail(x_j_c - x_j);
@@ -228,7 +243,7 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
           a11 = sel(m, v_max_raw(a11, t16), a11);
           const V t17 = set1((rf_real)(x_j_0 + x_j)) + iota();
           const M m18 = m_and(m, (acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t16, set1(acc_best[x_i * 4 + 3])))));
-          if (m_any(m18)) top_insert(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t16, t17, m18);
+          if (m_any(m18)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t16, t17, m18);
         }
         acc_m_old[x_i] = acc_m[x_i];
         acc_m[x_i] = lane0(v_maximum(set1(acc_m[x_i]), set1(h_max(a11))));
