@@ -151,10 +151,10 @@ class Encoder:
         norm = Norm(self.config["layer_norm_eps"])
         written = {
             "attention": attention,
-            "linear": linear,
+            "linear, from heads": linear,
+            "linear, from wide": linear,
             "norm, linear": norm.linear,
             "norm, linear, gelu": norm.linear_gelu,
-            "linear, from wide": linear,
             "norm, pool": norm.pooled,
         }
         self.kernels = {name: rf.optimize(f, threads=self.threads, target=self.target) for name, f in written.items()}
