@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redfuser_eq.errors import IRError
+from redfuser_eq.expr import Load, nodes
 
 from .c_expr import Elements, Place, Scope, row_step
 from .c_state import StateStatements
@@ -157,6 +158,11 @@ class ContractStatements(StateStatements):
                 if side:
                     params.append(f"int64_t {self.names.var(side)}")
                     args.append(var)
+            for name in sorted({e.source for e in nodes(*(x for x in (s.score, s.open_score) if x is not None)) if isinstance(e, Load)}):
+                b = self.names.k.buffer(name)
+                if b is not None and not b.shared:
+                    params.append(f"const rf_real *{self.names.get('buf', name)}")
+                    args.append(self.names.get("buf", name))
             for f in s.folds:
                 acc = self.names.get("acc", f.acc)
                 for suffix in ("", "_at") if self.states[f.acc].indexed else ("",):
@@ -323,13 +329,21 @@ class ContractStatements(StateStatements):
                 f"st_real(to + ({cv} + q) * {w}, r[q]);", "}", "}"]  # fmt: skip
 
     def _pack_rows(self, s: Pack, b: Buffer, base: str, c: str, j: str) -> list[str]:
-        """dst[c][j], the vector along j."""
+        """dst[c][j], the vector along j: straight, or transposed in registers where the source runs along c."""
         cv, jv = self.names.var(c), self.names.var(j)
         n_c, n_j = self._total(c), self._total(j)
         step = self.names.step(b, len(b.dims) - 2)
         scope = Scope(frozenset(), [])
         c_start = self.at[c].start if c in self.at else "0"
         j_start = self.at[j].start if j in self.at else "0"
+        if s.lane == c:
+            el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, f"({jv} + q)")}, c, [scope], "m")
+            value = el.value(s.expr)
+            return [f"for (int64_t {jv} = 0; {jv} < {n_j}; {jv} += LANES) for (int64_t {cv} = 0; {cv} < {n_c}; {cv} += LANES) {{",
+                    f"V r[LANES]; const M m = tail({n_c} - {cv});",
+                    f"for (int q = 0; q < LANES; q++) {{ r[q] = set1(0); if ({jv} + q < {n_j}) {{", *scope.lines, f"r[q] = {value};", "} }",
+                    "v_transpose(r);", f"for (int q = 0; q < LANES && {cv} + q < {n_c}; q++)",
+                    f"st_real({base} + ({cv} + q) * {step} + {jv}, r[q]);", "}"]  # fmt: skip
         el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, jv)}, j, [scope], "m")
         value = el.value(s.expr)
         return [f"for (int64_t {cv} = 0; {cv} < {n_c}; {cv}++) for (int64_t {jv} = 0; {jv} < {n_j}; {jv} += LANES) {{",

@@ -46,6 +46,9 @@ class GeneralBuilder(ProductBuilder):
     def _fold_scale(self) -> None:
         """Nothing is packed, so a factor of the product stays in the score."""
 
+    def _turn_loads(self) -> None:
+        """No lanes run along the rows."""
+
     def _choose_form(self, question: Question) -> Form:
         self.cut = self._cut_columns()
         n, depth = self.s.extents, int(self.s.choice.get("depth", DEPTH))

@@ -24,6 +24,7 @@ class ProductBuilder(PhaseBuilder):
         self.tile: Load | None = None
         self.score: Expr | None = None
         self.scale: tuple[str, Const] | None = None
+        self.turned: list[ir.Stmt] = []
         self.early: set[str] = set()
         super().__init__(s, g, number)
 
@@ -40,6 +41,7 @@ class ProductBuilder(PhaseBuilder):
         self._replace(score, self.tile)
         self.score = transform(score, lambda e: self.raw if e is p.node else None)
         self._fold_scale()
+        self._turn_loads()
         self.plain_score = self.score is self.raw
 
     def _fold_scale(self) -> None:
@@ -52,6 +54,21 @@ class ProductBuilder(PhaseBuilder):
             if len(others) == 1 and isinstance(others[0], Const) and not (over[0].op == "div" and over[0].args[0] is not self.raw):
                 self.scale = (over[0].op, others[0])
                 self.score = swapped(self.score, over[0], self.raw)
+
+    def _turn_loads(self) -> None:
+        """Lanes along the rows, but an array that the score reads runs along the stream: its tile is transposed first. What a
+        condition reads stays: most of those tiles are left out or need no test."""
+        if self.form.kind != "blocked" or self.lanes != "row" or self.score is None or self.form.stream_outer:
+            return
+        tested = set(nodes(*(e.args[0] for e in nodes(self.score) if isinstance(e, Map) and e.op == "where")))
+        for n, e in enumerate(sorted((x for x in nodes(self.score) if isinstance(x, Load) and x not in tested), key=repr)):
+            array = next((a for a in self.s.inputs if a.name == e.source), None)
+            if array is None or not {self.row, self.stream} <= e.axes or array.dtype not in ("f32", "f64", "f16", "bf16"):
+                continue
+            if array.strides[e.dims.index(self.stream)] == 1 and array.strides[e.dims.index(self.row)] is None:
+                tile = self.tile_buffer(f"turned{self.number}_{n}")
+                self.turned.append(ir.Pack(tile.source, e, self.stream))
+                self.score = swapped(self.score, e, tile)
 
     def _scaled(self, e: Expr) -> Expr:
         """The operand that is packed."""
@@ -252,7 +269,7 @@ class ProductBuilder(PhaseBuilder):
         contract = ir.Contract(self.tile.source, self.a, self.b, i, j, p.inner, f.mr, f.nv, block, raw=self.raw.source, score=self.score,
                                open_score=m.open if m else None, folds=folds, keep=keep,
                                rest=(f.depth if self.lanes == "row" else f.rows) % f.mr, ahead=ahead)  # fmt: skip
-        return [*out, *self.at_stream, contract]
+        return [*out, *self.at_stream, *self.turned, contract]
 
     def _tile_is_weight(self) -> bool:
         stored = any(self.tile in set(nodes(e)) for _, e in self.stored.values())
