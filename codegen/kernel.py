@@ -176,7 +176,8 @@ class Contract:
     raw, score, folds: in the registers of the last block the tile reads as Load(raw): `score` maps it, `folds` fold it,
     and it is stored to dst if keep. rest: rows left over in a full tile, worth a block of their own.
     extra: (state, operand over c) rows without a row axis that share b: folded after the others, panel by panel.
-    ahead: a comes from memory and is read once: fetch the rows of the next block meanwhile. dst names a buffer, or a state when start is "state".
+    ahead: a comes from memory and is read once: fetch the rows of the next block meanwhile.
+    dst names a buffer, or a state when start is "state".
     """
 
     dst: str

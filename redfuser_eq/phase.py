@@ -278,7 +278,7 @@ class PhaseBuilder:
         out: list[ir.Stmt] = []
         for n in range(len(r.levels)):
             out += self.level_statements(r, n)
-        remember = [ir.Remember(tuple(self.remembered.items()), self.form.depth)] if self.remembered else []
+        remember: list[ir.Stmt] = [ir.Remember(tuple(self.remembered.items()), self.form.depth)] if self.remembered else []
         return [*out, *self.column_statements(r), *remember]
 
     # ---- columns
@@ -442,7 +442,7 @@ class PhaseBuilder:
         past = plain and len(stores) == 1 and self._streams_out(self.s.outputs[self.along[0][0]])
         sweep = ir.Sweep(self.lanes, (), stores, (), 4 if self.lanes == "stream" else 1, past_cache=past)
         depth = WHOLE if past and not self.remembered else self.form.depth
-        recall = [ir.Recall(tuple(self.remembered.items()), depth)] if self.remembered else []
+        recall: list[ir.Stmt] = [ir.Recall(tuple(self.remembered.items()), depth)] if self.remembered else []
         return [ir.Loop(self.stream, depth, (*recall, *self.tile_statements(True), sweep))]
 
     def _streams_out(self, array: ir.Array) -> bool:

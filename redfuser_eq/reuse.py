@@ -48,7 +48,7 @@ def shared(
 
 def _values(lifts: Sequence[Expr], known: set[str], stream: str, barred: frozenset[str]) -> list[Expr]:
     """Heavy floating-point values along the stream that need no accumulator but the known ones."""
-    out = []
+    out: list[Expr] = []
     for e in nodes(*lifts):
         if not isinstance(e, Map) or stream not in e.axes or e.axes & barred or e.dtype.kind != "f":
             continue

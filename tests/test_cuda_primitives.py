@@ -172,6 +172,32 @@ def test_staged_tiles_and_tensor_cores_with_ragged_edges(element: str, dtype: An
 
 
 @needs_emulator
+@pytest.mark.parametrize("k", [104, 101])  # rows of eight bytes read at once, and byte by byte
+def test_bytes_staged_as_wider_elements(k: int) -> None:
+    m, n = 37, 61
+    a, b, c = RNG.standard_normal((m, k)).astype(E4M3), RNG.integers(-100, 100, (n, k)).astype(np.int8), np.full((m, n), np.nan, F32)
+    pack = "[](float x, float y) { return pack_bf16(x, y); }"
+    get = {"A": "[](u8 x) { return from_e4m3(x); }", "B": "[](u8 x) { return (float)(signed char)x; }"}
+    stage = "stage_wider<128, 64, 8>({to}, (const u8*){at} + k0, k, 1, {rows}, k - k0, {get}, {pack})"
+    body = re.sub(
+        r"STAGE\((\w), (\w), (\w)\)", lambda x: stage.format(to=x[2], at=x[1], rows=x[3], get=get[x[1]], pack=pack), PRODUCT
+    ).replace("ELEMENT", "bf16")
+    build(body).launch((1,), (128,), 0, [a.view(np.uint8), b.view(np.uint8), c, m, n, k])
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-3)
+
+
+@needs_emulator
+def test_integers_in_32_bits_and_fragments_as_one_array() -> None:
+    x = np.array([0, 5, -7, 2**31 - 1, 2**31, 2**40, -(2**31), -(2**40)], np.int64)
+    out, order = np.zeros(8, np.int32), np.full(8, np.nan, F32)
+    body = """(const i64* x, int* o, float* y) { float d[2][4] = {{0, 1, 2, 3}, {4, 5, 6, 7}};
+      o[threadIdx.x] = in_32_bits(x[threadIdx.x]); y[threadIdx.x] = flat(d)[threadIdx.x]; }"""
+    build(body, "sm_90a").launch((1,), (8,), 0, [x, out, order])
+    assert out.tolist() == np.clip(x, -(2**31) + 1, 2**31 - 1).tolist()
+    assert order.tolist() == list(range(8))
+
+
+@needs_emulator
 @pytest.mark.parametrize("element, dtype, k, arch", [("tf32", F32, 8, "sm_80"), ("e4m3", E4M3, 32, "sm_89")])
 def test_other_mma_elements(element: str, dtype: Any, k: int, arch: str) -> None:
     a, b = RNG.standard_normal((16, k)).astype(dtype), RNG.standard_normal((8, k)).astype(dtype)
