@@ -16,7 +16,7 @@ from .cascade import Accumulator
 from .codegen.kernel import Array
 from .expr import Acc, Expr, Load, nodes
 from .roles import Product, find_product, split_columns
-from .tiles import Sizes, up
+from .tiles import Sizes, size_class, up
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def _column_form(q: Question, row: str) -> Form:
     depth = int(q.choice.get("depth", 256))
     rows = s.product_rows(n_row, packed, depth)
     mr, _ = s.register_block(min(n_row, rows), columns)
-    rows = min(up(rows, mr), up(n_row, mr))
+    rows = size_class(n_row, mr, up(rows, mr))
     return Form("columns", row, "stream", rows, depth, up(rows, s.lanes))
 
 
@@ -135,14 +135,14 @@ def _product_form(q: Question, row: str, p: Product) -> Form:
     if lanes == "row":
         mr, nv = s.register_block(n_k, n_row)
         w = nv * s.lanes
-        rows = min(up(64 if q.masked else 128, w), up(n_row, w))
-        depth = min(up(min(48 if q.masked else 128, s.stream_fit(n_c)), mr), up(n_k, mr))
+        rows = size_class(n_row, w, up(64 if q.masked else 128, w))
+        depth = up(min(48 if q.masked else 128, s.stream_fit(n_c)), mr)
         form = Form("blocked", row, "row", rows, depth, rows, p, mr, nv)
     else:
         mr, nv = s.register_block(n_row, n_k)
         w = nv * s.lanes
-        rows = min(up(48 if q.masked else 96, mr), up(n_row, mr))
-        depth = min(up(min(64 if q.masked else 128, s.stream_fit(n_c)), w), up(n_k, w))
+        rows = size_class(n_row, mr, up(48 if q.masked else 96, mr))
+        depth = up(min(64 if q.masked else 128, s.stream_fit(n_c)), w)
         form = Form("blocked", row, "stream", rows, depth, rows, p, mr, nv)
     if "depth" in q.choice:
         form = replace(form, depth=up(int(q.choice["depth"]), w if lanes == "stream" else mr))

@@ -328,7 +328,7 @@ class ProductBuilder(PhaseBuilder):
             b = self._column_panels(a, v, d, nv * s.lanes)
         w = self.weights[a.name]
         return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, mr, nv, f.depth, "state", factor, rank,
-                            rest=min(f.rows, n_row) % mr, extra=tuple(self._rider(n) for n in riders))]  # fmt: skip
+                            rest=f.rows % mr, extra=tuple(self._rider(n) for n in riders))]  # fmt: skip
 
     def _rider(self, name: str) -> tuple[str, ir.Operand]:
         w, _ = split_columns(self.lifts[name], self.columns[name])

@@ -33,6 +33,14 @@ def up(n: int, m: int) -> int:
     return -(-n // m) * m
 
 
+def size_class(n: int, unit: int, most: int) -> int:
+    """The smallest unit * 2^i that holds n, or `most`: extents of a class share a build."""
+    size = unit
+    while size < n:
+        size *= 2
+    return min(size, most)
+
+
 @dataclass(frozen=True)
 class Sizes:
     """lanes: vector width in elements; element: bytes of one."""
@@ -82,8 +90,8 @@ class Sizes:
         """Rows of a tile of a product with columns: each tile reads the packed operand again, so as many as leave their own
         operand in half of the second cache when the packed one outgrows it; but some tiles for every core."""
         rows = 96 if packed <= self.device.l2 else max(96, min(256, self.device.l2 // 2 // (self.element * depth)))
-        return self.share(n_row, min(rows, max(48, ceil(n_row / (2 * self.device.cores)))))
+        return self.share(n_row, min(rows, max(48, up(ceil(n_row / (2 * self.device.cores)), 4 * self.block[0]))))
 
     def share(self, n: int, tile: int) -> int:
-        """A tile near `tile` that cuts n into a multiple of four equal parts, so that workers share them evenly."""
-        return tile if n <= 4 * tile else ceil(n / up(ceil(n / tile), 4))
+        """A tile near `tile` that cuts n into about a multiple of four equal parts, so that workers share them evenly."""
+        return tile if n <= 4 * tile else up(ceil(n / up(ceil(n / tile), 4)), 4 * self.block[0])

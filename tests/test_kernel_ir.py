@@ -242,3 +242,17 @@ def test_a_top_k_inside_an_element_is_left_to_numpy() -> None:
     c = Cascade((Source("x", 0, np.dtype(np.float32), 3),), (Pass("k", (a,)),), (out,), sizes)
     with pytest.raises(Unsupported, match="top-k inside an element"):
         schedule(c, sizes, {}, AVX2)
+
+
+@pytest.mark.parametrize(
+    "name, axes", [("attention", "ij"), ("attention_causal", "ij"), ("decode", "j"), ("linear_logsumexp", "r"), ("rms_linear", "r")]
+)
+def test_another_length_is_the_same_code(name: str, axes: str) -> None:
+    """Extents are run-time values: long rows share a build, short ones a few."""
+    w = cascades.WORKLOADS[name]()
+
+    def keys(lengths: range) -> set[str]:
+        return {schedule(w.cascade, w.extents | dict.fromkeys(axes, n), {}, AVX2).key for n in lengths}
+
+    assert len(keys(range(400, 4000, 113))) <= 2
+    assert len(keys(range(1, 400, 9))) <= 10

@@ -158,8 +158,8 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
   rf_real *const buf_weight0_0 = work + ctx->off_weight0_0;
   rf_real *const buf_coefficient0_1 = work + ctx->off_coefficient0_1;
   int64_t rest = item; (void)rest;
-  const int64_t x_r_0 = rest % ((n_r + 257) / 258) * 258; rest /= ((n_r + 257) / 258);
-  const int64_t x_r_c = rf_min(258, n_r - x_r_0);
+  const int64_t x_r_0 = rest % ((n_r + 263) / 264) * 264; rest /= ((n_r + 263) / 264);
+  const int64_t x_r_c = rf_min(264, n_r - x_r_0);
   rf_real acc_n[264] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 264; t++) acc_n[t] = (rf_real)0;
   rf_real acc_n_old[264] __attribute__((aligned(64)));
@@ -397,7 +397,7 @@ RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *
   ctx->flags = (uint8_t *)out[1];
   memset(ctx->flags, 0, (size_t)(n_r));
   rf_parallel(phase_0_pack_columns0_y, ctx, ((n_n + 255) / 256), threads, 0);
-  rf_parallel(phase_1_over_k, ctx, ((n_r + 257) / 258), threads, 0);
+  rf_parallel(phase_1_over_k, ctx, ((n_r + 263) / 264), threads, 0);
   rf_free(shared); rf_free(ctx->work);
   return 0;
 }
