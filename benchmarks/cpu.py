@@ -110,7 +110,8 @@ def _machine() -> dict[str, str]:
     from redfuser_eq.runtime import compiler
     from redfuser_eq.runtime.device import cpu
 
-    found = {"cpu": cpu().name, "isa": cpu().isa, "python": platform.python_version(), "compiler": compiler.find().identity.split("/")[-1]}
+    name = compiler.find().identity.split("/")[-1].split()[0]
+    found = {"cpu": cpu().name, "isa": cpu().isa, "python": platform.python_version(), "compiler": name}
     for package in ("numpy", "torch", "jax", "onnxruntime"):
         try:
             found[package] = metadata.version(package)

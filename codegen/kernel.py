@@ -350,7 +350,7 @@ class Finish:
 
 
 Stmt: TypeAlias = (
-    Loop | Skip | Sweep | Contract | Dot | Pack | Stage | Fetch | Rebase | Columns | ColumnRebase
+    Loop | Skip | Sweep | Contract | Dot | Pack | Stage | Fetch | Rebase | Columns | ColumnRebase | Remember | Recall
     | Finish | Partial | Merge | Store | Flag | Scan | Summarise
 )  # fmt: skip
 
