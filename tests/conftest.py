@@ -7,6 +7,16 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden sources in tests/golden instead of comparing")
+    parser.addoption("--thorough", action="store_true", help="run every combination on the CUDA emulator (half an hour more)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """One of each kind runs on the emulator; the other combinations of form, GPU, schedule and dtype only when asked for."""
+    if not config.getoption("--thorough"):
+        skip = pytest.mark.skip(reason="one of many combinations on the emulator; run with --thorough")
+        for item in items:
+            if "thorough" in item.keywords:
+                item.add_marker(skip)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_fused(name: str, order: Schedule) -> None:
     check(cascades.WORKLOADS[name](), order=order)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_unfused(name: str) -> None:
     w = cascades.WORKLOADS[name]()
@@ -174,7 +174,7 @@ def sanitized(name: str, choice: dict[str, Any]) -> None:
     run(w.cascade, w.make(np.random.default_rng(0), w.extents), w.extents, choice=choice)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.skipif(bool(sanitize.unavailable()), reason=sanitize.unavailable() or "available")
 @pytest.mark.parametrize(("name", "choice"), RACES, ids=str)
 def test_no_two_accesses_are_unordered(name: str, choice: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ def test_no_two_accesses_are_unordered(name: str, choice: dict[str, Any]) -> Non
 
 
 # ---- random cascades
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", ["tile", "rows"])
 @settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=test_fuzz.steps, rows=st.integers(2, 5), k=st.integers(2, 300), seed=st.integers(0, 2**32 - 1))

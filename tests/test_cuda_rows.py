@@ -47,7 +47,7 @@ def test_fused(name: str) -> None:
     check(cascades.WORKLOADS[name](), order=DESC)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(cascades.WORKLOADS))
 @pytest.mark.parametrize("which", ["cascade", "plain"])
 def test_every_workload_has_this_form(name: str, which: str) -> None:
