@@ -323,10 +323,14 @@ class ContractStatements(StateStatements):
         scope = Scope(frozenset(), [])
         el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, "(p + l + q)")}, c, [scope], "m")
         value = el.value(s.expr)
-        return [*head, f"for (int64_t {cv} = 0; {cv} < {n_c}; {cv} += LANES) {{", f"V r[LANES]; const M m = tail({n_c} - {cv});",
-                "for (int q = 0; q < LANES; q++) {", "r[q] = set1(0); if (q < left) {", *scope.lines, f"r[q] = {value};", "}", "}",
+        return [*head, *self._turned(scope.lines, value, "left", n_c, cv, "to", str(w)), "}"]
+
+    def _turned(self, lines: list[str], value: str, left: str, n_c: str, cv: str, to: str, step: str) -> list[str]:
+        """LANES vectors along c (q counts them, up to `left`), transposed: to[c * step], LANES wide."""
+        return [f"for (int64_t {cv} = 0; {cv} < {n_c}; {cv} += LANES) {{", f"V r[LANES]; const M m = tail({n_c} - {cv});",
+                "for (int q = 0; q < LANES; q++) {", f"r[q] = set1(0); if (q < {left}) {{", *lines, f"r[q] = {value};", "}", "}",
                 "v_transpose(r);", f"for (int q = 0; q < LANES && {cv} + q < {n_c}; q++)",
-                f"st_real(to + ({cv} + q) * {w}, r[q]);", "}", "}"]  # fmt: skip
+                f"st_real({to} + ({cv} + q) * {step}, r[q]);", "}"]  # fmt: skip
 
     def _pack_rows(self, s: Pack, b: Buffer, base: str, c: str, j: str) -> list[str]:
         """dst[c][j], the vector along j: straight, or transposed in registers where the source runs along c."""
@@ -339,11 +343,8 @@ class ContractStatements(StateStatements):
         if s.lane == c:
             el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, f"({jv} + q)")}, c, [scope], "m")
             value = el.value(s.expr)
-            return [f"for (int64_t {jv} = 0; {jv} < {n_j}; {jv} += LANES) for (int64_t {cv} = 0; {cv} < {n_c}; {cv} += LANES) {{",
-                    f"V r[LANES]; const M m = tail({n_c} - {cv});",
-                    f"for (int q = 0; q < LANES; q++) {{ r[q] = set1(0); if ({jv} + q < {n_j}) {{", *scope.lines, f"r[q] = {value};", "} }",
-                    "v_transpose(r);", f"for (int q = 0; q < LANES && {cv} + q < {n_c}; q++)",
-                    f"st_real({base} + ({cv} + q) * {step} + {jv}, r[q]);", "}"]  # fmt: skip
+            turned = self._turned(scope.lines, value, f"{n_j} - {jv}", n_c, cv, f"{base} + {jv}", step)
+            return [f"for (int64_t {jv} = 0; {jv} < {n_j}; {jv} += LANES) {{", *turned, "}"]
         el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, jv)}, j, [scope], "m")
         value = el.value(s.expr)
         return [f"for (int64_t {cv} = 0; {cv} < {n_c}; {cv}++) for (int64_t {jv} = 0; {jv} < {n_j}; {jv} += LANES) {{",

@@ -37,6 +37,11 @@ def literal(x: float) -> str:
     )
 
 
+def power_of_two(x: float) -> bool:
+    """Whether 1 / x is exact and, like x, a normal number of either compute type."""
+    return math.frexp(abs(x))[0] == 0.5 and 2.0**-126 <= abs(x) <= 2.0**126
+
+
 def identifier(name: str) -> str:
     """The part of a name that C takes; what a user wrote never reaches the source as it is."""
     return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:24] or "v"
@@ -243,8 +248,8 @@ class Elements:
         if e.op in ("exp", "exp2") and self._below_maximum(e.args[0]):
             return f"v_{e.op}z({self.value(e.args[0])})"
         values = [self.value(a) for a in e.args]
-        if e.op == "div" and isinstance(e.args[1], Const) and math.frexp(abs(e.args[1].value))[0] == 0.5:
-            return f"{values[0]} * set1({literal(1 / e.args[1].value)})"  # the same number: a power of two
+        if e.op == "div" and isinstance(e.args[1], Const) and power_of_two(e.args[1].value):
+            return f"{values[0]} * set1({literal(1 / e.args[1].value)})"  # the same number
         if e.op in INFIX:
             text = f"{values[0]} {INFIX[e.op]} {values[1]}"
         elif e.op == "neg":

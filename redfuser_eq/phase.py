@@ -174,10 +174,11 @@ class PhaseBuilder:
         levels = [[a.name for a in level if not self.columns[a.name]] for level in self.g.roles[0].levels]
         barred = frozenset(c for cs in self.columns.values() for c in cs)
         lifts, count = dict(self.lifts), 0
+        fit = f.held * s.extents[self.stream] * s.sizes.element <= s.device.l2 // 2
         for n, e in shared(levels, lifts, [x for _, x in self.along], self.stream, barred):
             again = set(nodes(*(lifts[x] for names in levels[n + 1 :] for x in names)))
-            move = movable(e, n, list(self.accs.values()), lifts, self.rebases) if self._rows_fit() else None
-            whole = move is not None and e in set(nodes(*(x for _, x in self.along)))
+            moved = movable(e, list(self.accs.values()), lifts, self.rebases) if fit else None
+            whole = moved is not None and e in set(nodes(*(x for _, x in self.along)))
             small = f.held * f.depth * s.sizes.element <= s.device.l1 // 2
             if self._guard(self.g.roles[0], [self.lifts[x] for x in levels[n]]) or not (whole or (e in again and small)):
                 continue
@@ -185,18 +186,14 @@ class PhaseBuilder:
             count += 1
             self.saved.setdefault(n, []).append((place.source, e))
             self.lifts.update({x: swapped(self.lifts[x], e, place) for names in levels[n + 1 :] for x in names})
-            if whole and move is not None:
-                self._remember(move.moved)
-                final = place if move.moved is None else Map("mul", (place, move.moved), e.dtype)
+            if whole and moved is not None:
+                self._remember(moved)
+                final = place if isinstance(moved, Const) else Map("mul", (place, moved), e.dtype)
                 self.along = [(o, swapped(x, e, final)) for o, x in self.along]
 
-    def _rows_fit(self) -> bool:
-        """Whether a tile's rows fit in half of the second cache."""
-        return self.form.held * self.s.extents[self.stream] * self.s.sizes.element <= self.s.device.l2 // 2
-
-    def _remember(self, moved: Expr | None) -> None:
-        """Scratch for the parameters of each tile."""
-        for x in nodes(*([] if moved is None else [moved])):
+    def _remember(self, moved: Expr) -> None:
+        """Scratch for the parameters of each tile that a factor reads."""
+        for x in nodes(moved):
             if isinstance(x, Prev) and x.name not in self.remembered:
                 name = self.remembered[x.name] = f"tiles{self.number}_{x.name}"
                 tiles, rows = ir.Size(self.stream, divide=self.form.depth), ir.Size(value=self.form.held, multiple=self.s.lanes)

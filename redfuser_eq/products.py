@@ -45,13 +45,15 @@ class ProductBuilder(PhaseBuilder):
         self.plain_score = self.score is self.raw
 
     def _fold_scale(self) -> None:
-        """A constant factor of the product goes into the operand that is packed anyway."""
+        """A constant factor of the product goes into the operand that is packed anyway: one that cannot make it overflow, where
+        the product does not, nor vanish."""
         if self.form.kind != "blocked" or self.score is None:
             return
         over = [e for e in nodes(self.score) if isinstance(e, Map) and any(a is self.raw for a in e.args)]
         if len(over) == 1 and over[0].op in ("mul", "div"):
             others = [a for a in over[0].args if a is not self.raw]
-            if len(others) == 1 and isinstance(others[0], Const) and not (over[0].op == "div" and over[0].args[0] is not self.raw):
+            under = over[0].op == "div" and over[0].args[0] is not self.raw
+            if len(others) == 1 and isinstance(others[0], Const) and not under and _shrinks(over[0].op, others[0].value):
                 self.scale = (over[0].op, others[0])
                 self.score = swapped(self.score, over[0], self.raw)
 
@@ -371,3 +373,8 @@ class ProductBuilder(PhaseBuilder):
             if any(e is self.tile for e in nodes(self.lifts[a.name])):
                 out.add(a.name)
         return out
+
+
+def _shrinks(op: str, value: float) -> bool:
+    """Whether a factor (or divisor) makes numbers smaller, and not by much."""
+    return 2.0**-16 <= abs(value) <= 1 if op == "mul" else 1 <= abs(value) <= 2.0**16

@@ -8,24 +8,13 @@ needs it in the final parameters: then the value is moved to them, by the law th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from .cascade import Accumulator
-from .expr import Acc, Expr, Map, Prev, Reduce, nodes
+from .expr import Acc, Const, Expr, Map, Prev, Reduce, nodes
 from .ops import OPS
 from .roles import factors, product, terms
 
 HEAVY = 8.0  # operations from which a value is worth a store and a load
-
-
-@dataclass(frozen=True)
-class Saved:
-    """A value in scratch. level: whose sweep computes it; moved: the factor that takes it from the parameters of its tile
-    (`Prev`) to the final ones (`Acc`), None where it reads none."""
-
-    level: int
-    value: Expr
-    moved: Expr | None = None
 
 
 def shared(
@@ -60,11 +49,12 @@ def _values(lifts: Sequence[Expr], known: set[str], stream: str, barred: frozens
     return out
 
 
-def movable(value: Expr, level: int, accs: Sequence[Accumulator], lifts: Mapping[str, Expr], rebases: Mapping[str, Expr]) -> Saved | None:
-    """How a saved value is taken to the final parameters: as it is, when it reads none; else by the factor of a sum of such
-    values, whose rebase is factor * previous sum: what holds for every sum holds for one element."""
+def movable(value: Expr, accs: Sequence[Accumulator], lifts: Mapping[str, Expr], rebases: Mapping[str, Expr]) -> Expr | None:
+    """The factor that takes a saved value from the parameters of its tile (`Prev`) to the final ones (`Acc`): 1 when it reads
+    none; else that of a sum of such values, whose rebase is factor * previous sum: what holds for every sum holds for one
+    element. None when there is no such law."""
     if not any(isinstance(x, Acc) for x in nodes(value)):
-        return Saved(level, value)
+        return Const(1.0, value.dtype)
     for a in accs:
         if a.op != "sum" or lifts[a.name] is not value or a.name not in rebases or len(terms(rebases[a.name])) != 1:
             continue
@@ -72,5 +62,5 @@ def movable(value: Expr, level: int, accs: Sequence[Accumulator], lifts: Mapping
         own = [f for f in parts if isinstance(f, Prev) and f.name == a.name]
         rest = product([f for f in parts if f not in own])
         if len(own) == 1 and rest is not None:
-            return Saved(level, value, rest)
+            return rest
     return None

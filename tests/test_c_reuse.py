@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from native import error, run
 
+import redfuser_eq as rf
 from redfuser_eq.codegen import kernel as ir
 from redfuser_eq.expr import Acc, Const, Index, Load, Map, nodes
 from redfuser_eq.reuse import movable, shared
@@ -97,11 +98,11 @@ def test_a_value_moves_only_by_the_law_of_its_own_sum() -> None:
     lifts = {a.name: a.lift for a in p.accumulators}
     rebases = {a.name: a.rebase for a in p.accumulators if a.rebase is not None}
     total = next(a for a in p.accumulators if a.op == "sum")
-    found = movable(total.lift, 1, p.accumulators, lifts, rebases)
-    assert found is not None and found.moved is not None
-    assert movable(total.lift, 1, p.accumulators, lifts, {}) is None
+    found = movable(total.lift, p.accumulators, lifts, rebases)
+    assert found is not None and not isinstance(found, Const)
+    assert movable(total.lift, p.accumulators, lifts, {}) is None
     other = Map("mul", (total.lift, total.lift), total.lift.dtype)
-    assert movable(other, 1, p.accumulators, lifts, rebases) is None
+    assert movable(other, p.accumulators, lifts, rebases) is None
 
 
 # ---- integers that only meet positions
@@ -138,3 +139,17 @@ def test_labels_need_no_doubles(build: Any, n: int, real: str) -> None:
     chosen = replace(first, name="chosen", op="sum", lift=lift, rebase=None)
     c = replace(w.cascade, passes=(replace(p, accumulators=(*p.accumulators, chosen)),))
     assert compute_type(c, {"r": 4, "k": n}) == real
+
+
+def test_a_factor_that_could_overflow_stays_outside_the_product() -> None:
+    a, b = np.full((20, 24), 2.0**115, np.float32), np.full((30, 24), 2.0**-110, np.float32)
+    for f in (lambda a, b: (a @ b.T) * np.float32(2**20), lambda a, b: (a @ b.T) / np.float32(2**-20)):
+        assert (rf.optimize(f, target="cpu")(a, b) == np.float32(24 * 2.0**25)).all()
+
+
+def test_division_by_the_least_power_of_two() -> None:
+    """Its reciprocal is beyond float32."""
+    least = np.float32(2.0**-149)
+    x = np.array([[0, 2.0**-149, -(2.0**-140)]], np.float32)
+    got = rf.optimize(lambda x: np.max(x / least, axis=0), target="cpu")(x)
+    assert got.tolist() == [0, 1, -512]
