@@ -146,34 +146,40 @@ class FragmentPhase(FragmentStates):
 
     # ---- loops
     def do_loop(self, s: Loop) -> list[str]:
-        self.step, self.loops = s.step, self.loops + 1
-        stages = [x for x in s.body if isinstance(x, Stage)]
-        body = tuple(x for x in s.body if not isinstance(x, (Stage, Skip)))
-        skips = [x for x in s.body if isinstance(x, Skip)]
+        self.loops += 1
         start, depth = self.names.start(s.axis), self.place.stages
-        self.score = next((x for x in body if isinstance(x, Contract) and x.start == "zero"), None)
-        blocks = self.inner_blocks(stages)
-        base, size = self.stays, 0
-        for x in stages:
-            self.where[x.dst] = f"stage + {size}"
-            size += self.bytes_of(x.dst)
-        self.shared = max(self.shared, base + depth * size)
-        lo, hi, limits = self._limits(s, skips)
+        stages, body, skips, blocks, at, head = self.enter(s)
         out = ["__syncthreads();"] if self.loops > 1 else []
-        out += ["{", *limits, f"const int lo = {lo}, hi = {hi}, steps = imax(0, (hi - lo + {s.step - 1}) / {s.step}) * {blocks};"]
-        out += [f"auto fetch = [&](int step) {{ const u32 stage = sm + {base} + step % {depth} * {size}; (void)stage;",
+        out += ["{", *head, f"auto fetch = [&](int step) {{ const u32 stage = {at}; (void)stage;",
                 *self._fetches(s, stages, blocks), "};"]  # fmt: skip
         out += [x for n in range(depth - 1) for x in (f"if ({n} < steps) fetch({n});", "cp_async_commit();")]
         out += ["int step = 0; u32 stage = sm; (void)stage;",
                 f"auto advance = [&]() {{ cp_async_wait<{depth - 2}>(); __syncthreads();",
                 f"if (step + {depth - 1} < steps) fetch(step + {depth - 1});",
-                f"cp_async_commit(); stage = sm + {base} + step % {depth} * {size}; step++; }};"]  # fmt: skip
+                f"cp_async_commit(); stage = {at}; step++; }};"]  # fmt: skip
         self.at[s.axis] = Place(start)
         out += [f"for (int {start} = lo; {start} < hi; {start} += {s.step}) {{", *self._tests(s, skips, blocks)]
         out += [*self.tile_registers(body), *self.tile(body)]
         del self.at[s.axis]
         self.step = 0
         return [*out, "}", "cp_async_wait<0>();", "}"]
+
+    def enter(self, s: Loop) -> tuple[list[Stage], tuple[Stmt, ...], list[Skip], str, str, list[str]]:
+        """Give the tiles of a loop their places in shared memory: what is copied, the other statements, the masks, how many blocks
+        the inner axis has, where the tiles of a step lie, and the lines that count the steps."""
+        self.step = s.step
+        stages = [x for x in s.body if isinstance(x, Stage)]
+        body = tuple(x for x in s.body if not isinstance(x, (Stage, Skip)))
+        skips = [x for x in s.body if isinstance(x, Skip)]
+        self.score = next((x for x in body if isinstance(x, Contract) and x.start == "zero"), None)
+        blocks, depth, size = self.inner_blocks(stages), self.place.stages, 0
+        for x in stages:
+            self.where[x.dst] = f"stage + {size}"
+            size += self.bytes_of(x.dst)
+        self.shared = max(self.shared, self.stays + depth * size)
+        lo, hi, limits = self._limits(s, skips)
+        count = f"const int lo = {lo}, hi = {hi}, steps = imax(0, (hi - lo + {s.step - 1}) / {s.step}) * {blocks};"
+        return stages, body, skips, blocks, f"sm + {self.stays} + step % {depth} * {size}", [*limits, count]
 
     def inner_blocks(self, stages: list[Stage]) -> str:
         """Text of the number of blocks of the inner axis."""

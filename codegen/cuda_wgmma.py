@@ -10,7 +10,7 @@ from __future__ import annotations
 from .c_expr import Place
 from .cuda_expr import CudaNames
 from .cuda_mma import FragmentPhase
-from .kernel import Contract, Loop, Phase, Skip, Stage, statements
+from .kernel import Contract, Loop, Phase, Stage, statements
 
 PRODUCERS = 128
 LEAST = 56  # registers of a producing thread
@@ -36,24 +36,12 @@ class WarpgroupPhase(FragmentPhase):
         return PRODUCERS, f", threadIdx.x - {self.consumers}"
 
     def do_loop(self, s: Loop) -> list[str]:
-        self.step = s.step
-        stages = [x for x in s.body if isinstance(x, Stage)]
-        body = tuple(x for x in s.body if not isinstance(x, (Stage, Skip)))
-        skips = [x for x in s.body if isinstance(x, Skip)]
         start, depth = self.names.start(s.axis), self.place.stages
-        self.score = next((x for x in body if isinstance(x, Contract) and x.start == "zero"), None)
-        blocks = self.inner_blocks(stages)
-        base, size = self.stays, 0
-        for x in stages:
-            self.where[x.dst] = f"stage + {size}"
-            size += self.bytes_of(x.dst)
-        self.shared = base + depth * size
-        at = f"sm + {base} + step % {depth} * {size}"
-        lo, hi, limits = self._limits(s, skips)
+        stages, body, skips, blocks, at, head = self.enter(s)
         out = [f"__shared__ u64 barriers[{2 * depth}];", f"const u32 full = smem(barriers), empty = full + {8 * depth};",
                f"if (threadIdx.x == 0) {{ for (int i = 0; i < {depth}; i++) {{ mbarrier_init(full + 8 * i, {PRODUCERS}); "
-               f"mbarrier_init(empty + 8 * i, {self.consumers // 32}); }} fence_mbarrier_init(); }}", "__syncthreads();", *limits,
-               f"const int lo = {lo}, hi = {hi}, steps = imax(0, (hi - lo + {s.step - 1}) / {s.step}) * {blocks};"]  # fmt: skip
+               f"mbarrier_init(empty + 8 * i, {self.consumers // 32}); }} fence_mbarrier_init(); }}",
+               "__syncthreads();", *head]  # fmt: skip
         less, more = self._registers()
         out += [f"if (threadIdx.x >= {self.consumers}) {{", *less, *self._produce(s, stages, blocks, at), "return;", "}"]
         out += [*more, "int step = 0, done = 0; u32 stage = sm; (void)stage;",
