@@ -1,8 +1,9 @@
 /* The thread pool and the scratch memory that all kernels of a process share.
 
    Threads are made when first wanted and kept. A call publishes its job, wakes the sleeping threads, and takes part itself. Work
-   is cut into one contiguous share per thread (each starts with its own share and then takes over any that nobody has begun, so a
-   thread that is slow to wake delays nothing), or handed out item by item. Which thread runs an item never changes a result.
+   is cut into one contiguous share per thread (each goes through its own share, a quarter of what is left at a time, and then helps
+   with the others', so a thread that is slow, or slow to wake, delays little), or handed out item by item. Which thread runs an item
+   never changes a result.
 
    A second caller while the pool is busy, and a call from inside a running body, run serially on their own thread. After fork the
    child starts with an empty pool. Threads wait by spinning for some microseconds, then sleep in the kernel. */
@@ -86,7 +87,7 @@ static void word_wake(atomic_uint *word, int how_many) {
 
 /* ---- the one job ---- */
 typedef struct {
-  _Alignas(64) atomic_int taken;
+  _Alignas(64) atomic_llong next; /* the first item that nobody has begun */
 } share;
 static struct {
   rf_body body;
@@ -106,18 +107,19 @@ static int started;                            /* threads made; guarded by busy 
 static _Thread_local int in_body;
 
 static void take_share(int s, int worker) {
-  int64_t lo = job.items * s / job.threads, hi = job.items * (s + 1) / job.threads;
-  for (int64_t item = lo; item < hi; item++) job.body(job.ctx, item, worker);
+  const int64_t end = job.items * (s + 1) / job.threads;
+  for (int64_t left; (left = end - atomic_load_explicit(&shares[s].next, memory_order_relaxed)) > 0;) {
+    const int64_t some = left < 4 ? 1 : left / 4, lo = atomic_fetch_add_explicit(&shares[s].next, some, memory_order_relaxed);
+    const int64_t hi = lo + some < end ? lo + some : end;
+    for (int64_t item = lo; item < hi; item++) job.body(job.ctx, item, worker);
+  }
 }
 static void work(int worker) {
   in_body = 1;
   if (job.shared_counter) {
     for (int64_t item; (item = atomic_fetch_add_explicit(&next_item, 1, memory_order_relaxed)) < job.items;) job.body(job.ctx, item, worker);
   } else {
-    for (int i = 0; i < job.threads; i++) {
-      int s = (worker + i) % job.threads;
-      if (!atomic_load_explicit(&shares[s].taken, memory_order_relaxed) && !atomic_exchange(&shares[s].taken, 1)) take_share(s, worker);
-    }
+    for (int i = 0; i < job.threads; i++) take_share((worker + i) % job.threads, worker);
   }
   in_body = 0;
 }
@@ -170,7 +172,7 @@ RF_EXPORT void rf_pool_parallel(rf_body body, void *ctx, int64_t items, int thre
   if (started < threads - 1) start_threads(threads - 1);
   job.body = body, job.ctx = ctx, job.items = items, job.threads = threads, job.shared_counter = shared_counter;
   atomic_store(&next_item, 0);
-  for (int s = 0; s < threads; s++) atomic_store_explicit(&shares[s].taken, 0, memory_order_relaxed);
+  for (int s = 0; s < threads; s++) atomic_store_explicit(&shares[s].next, items * s / threads, memory_order_relaxed);
   atomic_store(&open, 1);
   atomic_fetch_add(&generation, 1);
   if (atomic_load(&sleepers)) word_wake(&generation, MAX_THREADS);

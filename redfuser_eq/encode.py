@@ -169,13 +169,9 @@ class _Encoder:
         return name
 
     def sub(self, left: str, right: Expr) -> str:
-        """left - right, with the signs of a sum on the right distributed."""
+        """left - right."""
         if isinstance(right, Const) and not math.isnan(float(right.value)):
             return self.let(f"(Add {left} {self.num(-float(right.value))})")
-        if isinstance(right, Map) and right.op == "add":
-            return self.sub(self.sub(left, right.args[0]), right.args[1])
-        if isinstance(right, Map) and right.op == "sub":
-            return self.let(f"(Add {self.sub(left, right.args[0])} {self.out.names[right.args[1]]})")
         return self.let(f'(Add {left} {self.let(f"""(U "neg" {self.out.names[right]})""")})')
 
     def recip(self, name: str, e: Expr) -> str:

@@ -72,6 +72,8 @@ SCHEMA = """
 (relation want_addend (i64 E))
 (relation factor (i64 E E E))
 (relation addend (i64 E E E))
+(relation want_part (i64 E))
+(relation part (i64 E E E))
 (relation expo (String i64 E E E))
 (relation outer (E E E))
 (relation source (E))

@@ -23,6 +23,7 @@ RULES = (
     _law("zero-mul", "(mul zero a)", "zero", when="(pure a)", subsume=True, why="a is finite or its row is recomputed"),
     _law("sub-self", "(sub a a)", "zero", when="(pure a)", subsume=True, why="a is finite or its row is recomputed"),
     _law("div-self", "(div a a)", "one", when="(pure a)", subsume=True, why="a is finite and not 0, or its row is recomputed"),
+    _law("self-div", "(mul (recip a) a)", "one", when="(pure a)", subsume=True, why="a is finite and not 0, or its row is recomputed"),
     _law("add-const", "(add (Num x) (Num y))", "(Num (+ x y))", why="constants, in float64"),
     _law("mul-const", "(mul (Num x) (Num y))", "(Num (* x y))", why="constants, in float64"),
     _law("neg-const", "(neg (Num x))", "(Num (* -1.0 x))", why=_EXACT),

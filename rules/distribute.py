@@ -5,6 +5,7 @@ No rule here is associativity-commutativity. A law asks for what it needs throug
 They are derived bottom-up, only for bodies that a reduction asks about (`want_factor`, `want_addend`), and never inside
 a class in which k is not free: such a class is a leaf, or a cycle would make it grow for ever.
 Each k-free leaf may go to either side, so that 1/s can move out while another factor stays.
+`part(k, body, r, h)` is a sum body = r + h from which a moving parameter h leaves while r stays a deviation.
 A maximum of a body that holds no reduction over its axis stays as it is: the value that is subtracted
 must be the very value that was compared, rounded once. An exponential is never split: exp(-m) * sum(exp(x)) is equal, cheaper and fatal.
 """
@@ -19,6 +20,7 @@ _law = partial(law, theme="distribute")
 _ask = partial(derive, theme="distribute", why="asks for decompositions of reduction bodies only")
 _factor = partial(derive, theme="distribute", why="body = g * h, by the meaning of the operation; holds on every prefix")
 _addend = partial(derive, theme="distribute", why="body = g + h, by the meaning of the operation; holds on every prefix")
+_part = partial(derive, theme="distribute", why="body = r + h, the rest r still holding a reduction; associativity")
 
 RULES = (
     _ask("ask-sum", "(sum k b)", "(want_factor k b)"),
@@ -64,6 +66,20 @@ RULES = (
         "(want_addend k c) (dep k a) (= c (mul b a)) (indep k b) (addend k a g h) (!= h zero)",
         "(addend k c (mul b g) (mul b h))",
     ),
+    *(
+        _ask(f"ask-part-{side}", f"(sum k {body}) (dynamic k a) (dep k a) (dep k w)", "(want_part k a)")
+        for side, body in (("left", "(mul a w)"), ("right", "(mul w a)"))
+    ),
+    _ask("ask-part-add", "(want_part k c) (= c (add a b)) (dynamic k a) (dep k a) (dep k b)", "(want_part k a)"),
+    _ask("ask-part-dda", "(want_part k c) (= c (add b a)) (dynamic k a) (dep k a) (dep k b)", "(want_part k a)"),
+    _ask("ask-part-neg", "(want_part k c) (= c (neg a)) (dynamic k a) (dep k a)", "(want_part k a)"),
+    *(
+        _part(f"part-{side}", f"(want_part k c) (= c {body}) (dynamic k a) (dep k a) (dynamic k h) (indep k h)", "(part k c a h)")
+        for side, body in (("right", "(add a h)"), ("left", "(add h a)"))
+    ),
+    _part("part-add", "(want_part k c) (= c (add a b)) (part k a r h) (dep k b)", "(part k c (add r b) h)"),
+    _part("part-dda", "(want_part k c) (= c (add b a)) (part k a r h) (dep k b)", "(part k c (add b r) h)"),
+    _part("part-neg", "(want_part k c) (= c (neg a)) (part k a r h)", "(part k c (neg r) (neg h))"),
     _law("sum-hoist", "(sum k b)", "(mul h (sum k g))", when="(factor k b g h) (!= h one)", why="sum is linear"),
     _law("sum-neg", "(sum k (neg a))", "(neg (sum k a))", why="sum is linear"),
     *(
@@ -82,13 +98,15 @@ RULES = (
     ),
     *(
         _law(
-            f"sum-part-{n}",
+            f"sum-part-{side}",
             f"(sum k {body})",
-            "(add (sum k (mul w a)) (mul h (sum k w)))",
-            when="(dynamic k a) (dep k a) (dynamic k h) (indep k h) (dep k w)",
+            "(add (sum k (mul w r)) (mul h (sum k w)))",
+            when="(part k a r h) (dep k w)",
+            phase="tidy",
+            subsume=True,
             why="sum is linear; only where the rest is already a deviation, so that no raw value is summed",
         )
-        for n, body in enumerate(("(mul w (add a h))", "(mul w (add h a))", "(mul (add a h) w)", "(mul (add h a) w)"))
+        for side, body in (("left", "(mul a w)"), ("right", "(mul w a)"))
     ),
     *(
         _law(

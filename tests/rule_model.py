@@ -16,7 +16,7 @@ from redfuser_eq.rules import Rule
 from redfuser_eq.terms import Sexp, parse
 
 K, D = 5, 3
-RELATIONS = {"factor", "addend", "expo", "outer", "mean_of"}
+RELATIONS = {"factor", "addend", "part", "expo", "outer", "mean_of"}
 CONDITIONS = {"dep", "indep", "static", "dynamic", "pure", "nonneg", "below"}
 OPERATIONS = {
     "exponential": ["exp", "exp2"],
@@ -102,8 +102,8 @@ class Model:
                 name, term = (f[1], f[2]) if isinstance(f[1], str) else (f[2], f[1])
                 if name not in self.env and term[0] not in ("lo", "hi"):
                     self.defined.setdefault(str(name), term)
-            elif head in ("factor", "addend") and isinstance(f[2], str):
-                self.defined.setdefault(f[2], [{"factor": "mul", "addend": "add"}[head], f[3], f[4]])
+            elif head in ("factor", "addend", "part") and isinstance(f[2], str):
+                self.defined.setdefault(f[2], ["mul" if head == "factor" else "add", f[3], f[4]])
                 needs.setdefault(str(f[4]), set()).add("indep")
             elif head == "expo" and isinstance(f[3], str):
                 self.defined.setdefault(f[3], ["mul", ["U", f[1], f[4]], f[5]])

@@ -12,7 +12,7 @@ from redfuser_eq.terms import Sexp, expand
 
 ALL = rules.fast.rules
 EXACT = [r for r in ALL if r.theme != "rescaling"]
-ASKS = {"want_factor", "want_addend"}
+ASKS = {"want_factor", "want_addend", "want_part"}
 
 
 def holds(model: Model, fact: Sexp) -> bool:
@@ -66,7 +66,7 @@ def check_action(model: Model, action: Sexp) -> None:
         values = values[np.isfinite(values)]
         if values.size:
             assert (values <= limit + 1e-9).all() if kind == "hi" else (values >= limit - 1e-9).all()
-    elif head in ("factor", "addend"):
+    elif head in ("factor", "addend", "part"):
         body, g, h = (model.term(x) for x in action[2:])
         assert not h.dep
         agree(body, Value(g.array * h.array if head == "factor" else g.array + h.array))
