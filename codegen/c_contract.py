@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Load, nodes
 
-from .c_expr import Elements, Place, Scope, row_step
+from .c_expr import Elements, Place, Scope, literal, row_step
 from .c_state import StateStatements
-from .kernel import Array, Buffer, Contract, Dot, Operand, Pack, Scan, Summarise
+from .kernel import Absent, Array, Buffer, Contract, Dot, Operand, Pack, Scan, Summarise
 
 
 @dataclass(frozen=True)
@@ -358,39 +360,46 @@ class ContractStatements(StateStatements):
         at = [f"{self.at[axis].start} / {step} * {self.names.step(b, d)}" for d, (axis, step) in enumerate(tiles)]
         return f"{self.names.get('buf', buffer)}[{' + '.join(at) or '0'}]"
 
+    @contextmanager
+    def _walk(self, out: list[str], axes: Set[str], lane: str, when: str = "") -> Iterator[str]:
+        """Loops over what the tile (or, beyond it, the whole) has of these axes, the lane innermost with its mask `m`; `when`
+        is asked before each step. Yields C text of the innermost loop's head."""
+        saved = dict(self.at)
+        for a in sorted(axes - {lane} - (set(saved) - set(self.counts))):
+            v = self.names.var(a)
+            out.append(f"for (int64_t {v} = 0; {when}{v} < {self._total(a)}; {v}++)")
+            self.at[a] = Place(saved[a].start if a in saved else "0", v)
+        v, total = self.names.var(lane), self._total(lane)
+        self.at[lane] = Place(saved[lane].start if lane in saved else "0", v)
+        yield f"for (int64_t {v} = 0; {when}{v} < {total}; {v} += LANES) {{ const M m = tail({total} - {v});"
+        self.at = saved
+
     def do_summarise(self, s: Summarise) -> list[str]:
         out: list[str] = ["int some = 0, every = 1;"]
-        saved = dict(self.at)
-        for a in sorted(s.expr.axes & set(self.counts) - {s.lane}):
-            v = self.names.var(a)
-            out.append(f"for (int64_t {v} = 0; {v} < {self._total(a)}; {v}++)")
-            self.at[a] = Place(saved[a].start, v)
-        lane, total = self.names.var(s.lane), self._total(s.lane)
-        self.at[s.lane] = Place(saved[s.lane].start, lane)
-        scope = Scope(frozenset(), [])
-        holds = self.elements(s.lane, [scope], "m").mask_of(s.expr)
-        out += [f"for (int64_t {lane} = 0; {lane} < {total}; {lane} += LANES) {{", f"const M m = tail({total} - {lane});", *scope.lines,
-                f"const M on = {holds}; some |= m_any(m_and(m, on)); every &= m_every(m_or(on, m_not(m)));", "}"]  # fmt: skip
-        self.at = saved
+        with self._walk(out, s.expr.axes, s.lane) as head:
+            scope = Scope(frozenset(), [])
+            holds = self.elements(s.lane, [scope], "m").mask_of(s.expr)
+        out += [head, *scope.lines, f"const M on = {holds}; some |= m_any(m_and(m, on)); every &= m_every(m_or(on, m_not(m)));", "}"]
         return [*out, f"{self.summary_cell(s.dst, s.tiles)} = some + (some && every);"]
 
     def do_scan(self, s: Scan) -> list[str]:
         """x * 0 is NaN exactly where x is not finite."""
-        axes = sorted(s.expr.axes - {s.lane} - (set(self.at) - set(self.counts)))
         out: list[str] = ["{", "V bad = set1(0);"]
-        saved = dict(self.at)
-        for a in axes:
-            v = self.names.var(a)
-            out.append(f"for (int64_t {v} = 0; {v} < {self._total(a)}; {v}++)")
-            self.at[a] = Place(saved[a].start if a in saved else "0", v)
-        lane = self.names.var(s.lane)
-        self.at[s.lane] = Place(saved[s.lane].start if s.lane in saved else "0", lane)
-        scope = Scope(frozenset(), [])
-        el = self.elements(s.lane, [scope], "m")
-        value = el.value(s.expr)
-        total, flag = self._total(s.lane), self.names.get("buf", s.flag)
-        out += [f"for (int64_t {lane} = 0; {lane} < {total}; {lane} += LANES) {{", f"const M m = tail({total} - {lane});",
-                *scope.lines, f"bad = bad + keep(m, {value} * set1(0));", "}",
+        with self._walk(out, s.expr.axes, s.lane) as head:
+            scope = Scope(frozenset(), [])
+            value = self.elements(s.lane, [scope], "m").value(s.expr)
+        flag = self.names.get("buf", s.flag)
+        return [*out, head, *scope.lines, f"bad = bad + keep(m, {value} * set1(0));", "}",
                 f"if (m_any(m_isnan(bad))) {{ const rf_real no = 0; __atomic_store({flag}, &no, __ATOMIC_RELAXED); }}", "}"]  # fmt: skip
-        self.at = saved
-        return out
+
+    def do_absent(self, s: Absent) -> list[str]:
+        absent = self.names.fresh("absent")
+        out = [f"int {absent} = 1;"]
+        limit = literal(s.limit)
+        tests = [(*s.added, "m_eq({}, set1(-RF_INF))"), *((e, lane, f"m_le(v_abs({{}}), set1({limit}))") for e, lane in s.moderate)]
+        for e, lane, test in tests:
+            with self._walk(out, e.axes, lane, f"{absent} && ") as head:
+                scope = Scope(frozenset(), [])
+                holds = test.format(self.elements(lane, [scope], "m").value(e))
+            out += [head, *scope.lines, f"{absent} = m_every(m_or({holds}, m_not(m)));", "}"]
+        return [*out, f"if ({absent}) continue;"]

@@ -144,6 +144,16 @@ class Skip:
 
 
 @dataclass(frozen=True)
+class Absent:
+    """Next tile, where `added`, an addend of every score, is -inf on the whole tile. moderate: loads that the rest of the scores
+    is made of, which must be no larger than `limit` there, and so neither infinite nor NaN. With each, the axis to walk fastest."""
+
+    added: tuple[Expr, str]
+    moderate: tuple[tuple[Load, str], ...]
+    limit: float
+
+
+@dataclass(frozen=True)
 class Sweep:
     """One traversal of the tile: fold lifts, store element-wise values. guard: accumulators; a row on which all of them
     are still at their identity adds nothing. unroll: independent vectors in flight; prefetch: how many elements ahead to fetch
@@ -351,7 +361,7 @@ class Finish:
 
 Stmt: TypeAlias = (
     Loop | Skip | Sweep | Contract | Dot | Pack | Stage | Fetch | Rebase | Columns | ColumnRebase | Remember | Recall
-    | Finish | Partial | Merge | Store | Flag | Scan | Summarise
+    | Finish | Partial | Merge | Store | Flag | Scan | Summarise | Absent
 )  # fmt: skip
 
 

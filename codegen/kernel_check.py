@@ -11,6 +11,7 @@ from redfuser_eq.ops import MONOIDS
 from .kernel import (
     DTYPES,
     SEGMENT,
+    Absent,
     Array,
     Buffer,
     ColumnRebase,
@@ -49,6 +50,8 @@ def expressions(s: Stmt) -> list[tuple[Expr, frozenset[str]]]:
         return [(s.expr, frozenset(s.columns))]
     if isinstance(s, Finish):
         return [(e, none) for level in s.levels for _, e in level if e is not None]
+    if isinstance(s, Absent):
+        return [(s.added[0], none)]
     return []
 
 

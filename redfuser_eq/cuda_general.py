@@ -144,6 +144,9 @@ class GeneralBuilder(ProductBuilder):
             return []
         return [x for x in super().mask_statements() if isinstance(x, ir.Skip) and x.bounds]
 
+    def absent_statements(self) -> list[ir.Stmt]:
+        return []
+
     def _summary(self, conditions: list[Expr]) -> tuple[str, tuple[tuple[str, int], ...]]:
         return "", ()
 

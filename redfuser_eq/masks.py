@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .codegen.kernel import Bound
-from .expr import Acc, Const, Expr, Index, Load, Map, transform
+from .expr import Acc, Cast, Const, Expr, Index, Load, Map, nodes, transform
 from .ops import MONOIDS
+from .roles import terms
 
 NEG = float("-inf")
 COMPARISONS = {"le": (1, 0), "lt": (1, -1), "ge": (-1, 0), "gt": (-1, -1)}
@@ -67,6 +68,42 @@ def masked(score: Expr) -> Masked:
     return Masked(score)
 
 
+def added(score: Expr, raw: Expr, row: str, stream: str) -> tuple[Expr, set[Load]] | None:
+    """(what is added to every score, the loads that the rest of the score is made of), where an array over rows and stream is
+    added, or None. Where the first is -inf and the loads are no larger than `MODERATE`, the score is -inf."""
+    addends = terms(masked(score).open)
+    for b in addends:
+        rest, loads = [t for t in addends if t is not b], set[Load]()
+        if _array(b) and raw not in nodes(b) and {row, stream} <= b.axes and rest and all(_moderate(t, raw, loads) for t in rest):
+            return b, loads
+    return None
+
+
+MODERATE = 2.0**50  # two factors up to here, summed over a million, and times FACTOR, do not overflow float32
+FACTOR = 16.0
+
+
+def _array(e: Expr) -> bool:
+    """An element of an array, perhaps converted or with another sign."""
+    turned = isinstance(e, Cast) or (isinstance(e, Map) and e.op == "neg")
+    return isinstance(e, Load) or (turned and _array(e.args[0]))
+
+
+def _moderate(e: Expr, raw: Expr, loads: set[Load]) -> bool:
+    """A product inside the elements (`raw`), an array or a position, with constant factors: finite if its loads are moderate."""
+    if isinstance(e, Const):
+        return abs(e.value) <= FACTOR
+    if e is raw or isinstance(e, Index):
+        return True
+    if _array(e):
+        loads |= {x for x in nodes(e) if isinstance(x, Load)}
+        return True
+    if isinstance(e, Map) and e.op in ("neg", "mul", "tanh"):
+        return sum(not isinstance(a, Const) for a in e.args) <= 1 and all(_moderate(a, raw, loads) for a in e.args)
+    by = e.args[1] if isinstance(e, Map) and e.op == "div" else None
+    return isinstance(by, Const) and abs(by.value) * FACTOR >= 1 and _moderate(e.args[0], raw, loads)
+
+
 def conjuncts(condition: Expr) -> list[Expr]:
     """The conditions that a conjunction joins."""
     if isinstance(condition, Map) and condition.op == "logical_and":
@@ -119,3 +156,11 @@ def _finite(e: Expr, needed: set[Load]) -> bool:
             needed.add(e)
         return True
     return False
+
+
+KEEPS_NAN = frozenset(("add", "sub", "mul", "div", "neg", "square", "exp", "exp2", "expm1", "log", "sqrt", "tanh", "abs"))
+
+
+def keeps_nan(e: Expr, source: Expr) -> bool:
+    """e is NaN wherever source is."""
+    return e is source or (isinstance(e, Map) and e.op in KEEPS_NAN and any(keeps_nan(a, source) for a in e.args))

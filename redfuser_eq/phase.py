@@ -10,6 +10,7 @@ from .codegen import kernel as ir
 from .codegen.kernel import SEGMENT
 from .expr import Acc, Const, Expr, Load, Map, Prev, Reduce, nodes, show, transform
 from .forms import Form, Question, choose, separates
+from .masks import keeps_nan
 from .ops import MONOIDS, OPS
 from .reuse import movable, shared
 from .roles import Roles, factors, product, rename_sources, split_columns, terms
@@ -228,7 +229,7 @@ class PhaseBuilder:
         lift computes with the extremum's own, through operations that keep a NaN."""
         lift = self.lifts[a.name]
         sums = [self.lifts[b.name] for r in self.g.roles if a in r.accs for b in r.accs if b.op == "sum" and not self.columns[b.name]]
-        loose = a.op in ("max", "min") and any(_keeps_nan(e, lift) for e in sums)
+        loose = a.op in ("max", "min") and any(keeps_nan(e, lift) for e in sums)
         return ir.Fold(a.name, a.op, lift, loose)
 
     def folded_early(self) -> set[str]:
@@ -457,11 +458,15 @@ class PhaseBuilder:
         """Once a tile, before anything else."""
         return []
 
+    def absent_statements(self) -> list[ir.Stmt]:
+        """Then, tests of the tile's own elements that leave it out."""
+        return []
+
     def phases(self) -> list[ir.Phase]:
         f = self.form
         loops: list[ir.Stmt] = []
         for n, r in enumerate(self.g.roles):
-            tile = [*self.mask_statements(), *self.tile_statements(n > 0), *self.pass_statements(r)]
+            tile = [*self.mask_statements(), *self.absent_statements(), *self.tile_statements(n > 0), *self.pass_statements(r)]
             loops.append(ir.Loop(self.stream, f.depth, tuple(tile)))
         return self._assemble(loops)
 
@@ -472,7 +477,7 @@ class PhaseBuilder:
         laws = tuple(law(a) for a in self.accs.values())
         name = f"over_{self.stream}"
         body = [*self.row_statements(), *loops, *self.along_stream()]
-        uneven = any(isinstance(x, ir.Skip) for x in ir.statements(tuple(body)))
+        uneven = any(isinstance(x, (ir.Skip, ir.Absent)) for x in ir.statements(tuple(body)))
         if not self.segment:
             body += self.results()
             own = ir.Phase(name, (*batch, *rows), tuple(body), self.row, self.stream, f.held, f.stream_outer, self.states(), uneven, laws)
@@ -495,14 +500,6 @@ WHOLE = 1 << 40  # a step that makes one tile of any axis
 def swapped(e: Expr, old: Expr, new: Expr) -> Expr:
     """e with every occurrence of a node replaced."""
     return transform(e, lambda x: new if x is old else None)
-
-
-KEEPS_NAN = frozenset(("add", "sub", "mul", "div", "neg", "square", "exp", "exp2", "expm1", "log", "sqrt", "tanh", "abs"))
-
-
-def _keeps_nan(e: Expr, source: Expr) -> bool:
-    """e is NaN wherever source is."""
-    return e is source or (isinstance(e, Map) and e.op in KEEPS_NAN and any(_keeps_nan(a, source) for a in e.args))
 
 
 def law(a: Accumulator) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from .cascade import Accumulator
 from .codegen import kernel as ir
-from .expr import Acc, Const, Expr, Load, Map, Prev, Reduce, nodes, transform
-from .masks import finite_needed, masked
+from .expr import Acc, Cast, Const, Expr, Load, Map, Prev, Reduce, nodes, transform
+from .masks import MODERATE, added, finite_needed, masked
 from .phase import PhaseBuilder, swapped
 from .roles import Roles, split_columns
 from .tiles import PAGE
@@ -23,6 +23,7 @@ class ProductBuilder(PhaseBuilder):
     def __init__(self, s: Scheduler, g: Group, number: int):
         self.tile: Load | None = None
         self.score: Expr | None = None
+        self.added: tuple[Expr, set[Load]] | None = None
         self.scale: tuple[str, Const] | None = None
         self.turned: list[ir.Stmt] = []
         self.early: set[str] = set()
@@ -40,6 +41,7 @@ class ProductBuilder(PhaseBuilder):
         score = self._largest_score(p.node)
         self._replace(score, self.tile)
         self.score = transform(score, lambda e: self.raw if e is p.node else None)
+        self.added = added(self.score, self.raw, self.form.row, self.stream)
         self._fold_scale()
         self._turn_loads()
         self.plain_score = self.score is self.raw
@@ -211,14 +213,42 @@ class ProductBuilder(PhaseBuilder):
             return []
         if any(isinstance(e, (Acc, Reduce)) or (isinstance(e, Load) and self.s.is_local(e.source)) for e in nodes(*m.others)):
             return []
-        needed: set[Load] = set()
-        for n, a in self.accs.items():
-            more = finite_needed(a.op, self.lifts_by_tile[n], self.tile)
-            if more is None:
-                return []
-            needed |= more
+        needed = self._needed()
+        if needed is None:
+            return []
         names = [self._scan(e) for e in sorted(needed, key=repr) if not self.s.is_buffer(e.source)]
         return [ir.Skip(tuple(m.bounds), tuple(names), *self._summary(m.others))]
+
+    def _needed(self) -> set[Load] | None:
+        """What must be finite for no lift to add anything where the score is -inf, or None where one does."""
+        assert self.tile is not None
+        found = [finite_needed(a.op, self.lifts_by_tile[n], self.tile) for n, a in self.accs.items()]
+        return None if None in found else set().union(*(x for x in found if x is not None))
+
+    def absent_statements(self) -> list[ir.Stmt]:
+        """Where an array is added to the score, it may be -inf on a whole tile (a mask written as a sum)."""
+        p = self.form.product
+        if self.tile is None or p is None or self.added is None or not self.row:
+            return []
+        e, loads = self.added
+        product = [x for x in nodes(p.node) if isinstance(x, Load)]
+        needed = self._needed()
+        plain = all(isinstance(x, (Load, Cast, Const, Reduce)) or (isinstance(x, Map) and x.op == "mul") for x in nodes(p.node))
+        if needed is None or len(product) > 2 or not plain:
+            return []
+        tested = [x for x in sorted({*product, *loads, *needed}, key=repr) if not self.s.is_buffer(x.source)]
+        if any(self.s.is_local(x.source) for x in tested):
+            return []
+        inside = (self.row, self.stream, p.inner, *(c for cs in self.columns.values() for c in cs))
+        lanes = [self._lane_of(x, inside) for x in tested]
+        moderate = tuple((x, lane) for x, lane in zip(tested, lanes, strict=True) if lane)
+        return [ir.Absent((e, self._contiguous(e, self.stream, self.row)), moderate, MODERATE)] if all(lanes) else []
+
+    def _lane_of(self, e: Load, inside: tuple[str, ...]) -> str:
+        """The axis of an array to walk fastest, among those that the tile has many elements of."""
+        array = next(a for a in self.s.inputs if a.name == e.source)
+        found = sorted((d for d in e.dims if d in inside), key=lambda d: array.strides[e.dims.index(d)] != 1)
+        return found[0] if found else ""
 
     def _summary(self, conditions: list[Expr]) -> tuple[str, tuple[tuple[str, int], ...]]:
         """What the conditions leave of each tile, found once a launch."""

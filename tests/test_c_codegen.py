@@ -16,7 +16,8 @@ from native import Run, error, run
 from redfuser_eq.cascade import Accumulator, Cascade, Pass
 from redfuser_eq.codegen import kernel as ir
 from redfuser_eq.codegen.c import emit
-from redfuser_eq.expr import Acc, Expr, Load, Map, Output, Source, rename, transform
+from redfuser_eq.expr import Acc, Cast, Const, Expr, Load, Map, Output, Source, rename, transform
+from redfuser_eq.masks import added
 from redfuser_eq.runtime.device import cpu
 from redfuser_eq.schedule import schedule
 
@@ -218,6 +219,54 @@ def test_a_boolean_mask_is_summarised(axes: str, lanes: str) -> None:
     v[1, 30, 2] = np.inf
     r = run(c, [k, q, v, t], extents, choice={"lanes": lanes, "depth": 24, "rows": 24})
     assert r.flags[1].all() and not r.flags[0].any() and error(r.outputs[0][0], want[0]) < 2e-5
+
+
+@pytest.mark.parametrize("axes", ["ij", "hij", "ji"])
+@pytest.mark.parametrize("lanes", ["row", "stream"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_tiles_whose_bias_is_minus_infinity_are_left_out(axes: str, lanes: str, dtype: Any) -> None:
+    """A bias with whole tiles of -inf, tiles with some of it, and none; then values under it that are not finite, which the sum
+    does not hide: NaN - inf is NaN, as is 0 * inf."""
+    w = cascades.attention_bias()
+    extents = {"h": 2, "i": 70, "j": 90, "e": 16, "d": 20}
+    (p,) = w.cascade.passes
+    bias = Load("b", tuple(axes), np.dtype(dtype))
+    wide = bias if dtype is np.float32 else Cast(bias, np.float32)
+    accs = tuple(
+        replace(a, lift=transform(a.lift, lambda x: wide if isinstance(x, Load) and x.source == "b" else None)) for a in p.accumulators
+    )
+    sources = tuple(Source("b", s.param, np.dtype(dtype), len(axes)) if s.name == "b" else s for s in w.cascade.sources)
+    c = replace(w.cascade, passes=(replace(p, accumulators=accs),), sources=sources)
+    rng = np.random.default_rng(23)
+    b, k, q, v = w.make(rng, extents)
+    low = np.zeros((2, 70, 90), bool)
+    low[..., 20:50] = True
+    low[..., 60:] = rng.random((30,)) < 0.5
+    b = np.where(low, -np.inf, rng.standard_normal(low.shape)).astype(dtype)
+    t = {"hij": b, "ij": b[0], "ji": np.ascontiguousarray(b[0].T)}[axes]
+    seen = np.broadcast_to(b if axes == "hij" else b[0], b.shape)
+    choice = {"lanes": lanes, "depth": 24, "rows": 24}
+    r = run(c, [t, k, q, v], extents, choice=choice)
+    assert any(isinstance(s, ir.Absent) for ph in r.kernel.phases for s in ir.statements(ph.body))
+    want = w.expected(seen.astype(np.float64), *(x.astype(np.float64) for x in (k, q, v)))[0]
+    assert error(r.outputs[0], want) < 2e-5 and not r.flags.any()
+    for array, value in ((k, np.nan), (v, np.inf), (v, np.nan)):
+        kept, array[1, 30, 2] = array[1, 30, 2], value
+        r = run(c, [t, k, q, v], extents, choice=choice)
+        assert r.flags[1].all() and not r.flags[0].any() and error(r.outputs[0][0], want[0]) < 2e-5
+        array[1, 30, 2] = kept
+
+
+def test_a_bias_hides_only_scores_that_are_finite() -> None:
+    score, bias = Load("raw", ("i", "j"), np.float32), Load("b", ("i", "j"), np.float32)
+
+    def sum_of(*parts: Expr) -> Expr:
+        return Map("add", parts, np.float32)
+
+    assert added(sum_of(score, bias), score, "i", "j") == (bias, set())
+    assert added(sum_of(Map("exp", (score,), np.float32), bias), score, "i", "j") is None
+    assert added(sum_of(Map("mul", (score, Const(1e9, np.float32)), np.float32), bias), score, "i", "j") is None
+    assert added(sum_of(score, Load("b", ("j",), np.float32)), score, "i", "j") is None
 
 
 def test_a_fully_masked_first_tile_is_neutral() -> None:
