@@ -64,6 +64,8 @@ def _values(kind: str, shape: tuple[int, ...], sizes: Mapping[str, int], rng: np
     if kind in ("small", "e4m3"):
         values = rng.standard_normal(shape, dtype=wide) * wide(0.05)
         return values.astype(ml_dtypes.float8_e4m3fn if kind == "e4m3" else ml_dtypes.bfloat16 if dtype == "bfloat16" else wide)
+    if kind == "causal":  # 0, and -inf above the diagonal
+        return np.triu(np.full(shape, -np.inf, wide), 1)
     values = rng.standard_normal(shape, dtype=wide) if kind == "normal" else rng.random(shape, dtype=wide) + wide(0.1)
     return values.astype(ml_dtypes.bfloat16) if dtype == "bfloat16" else values
 
@@ -325,6 +327,15 @@ WORKLOADS: tuple[Bench, ...] = (
         lambda t, q, k, v, b: t.softmax(q @ k.mT / math.sqrt(q.shape[-1]) + b, -1) @ v,
         {"torch SDPA": sdpa},
         goal=1.8,
+    ),
+    Bench(
+        "attention + causal mask of -inf",
+        biased_attention,
+        {**QKV, "bias": (("i", "j"), "causal")},
+        {"h": 16, "i": 1024, "j": 1024, "d": 64},
+        lambda s: _heads(s) / 2,
+        lambda t, q, k, v, b: t.softmax(q @ k.mT / math.sqrt(q.shape[-1]) + b, -1) @ v,
+        {"torch SDPA": sdpa},
     ),
     Bench(
         "linear + cross-entropy",

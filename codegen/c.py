@@ -48,6 +48,7 @@ class _PhasePrinter(ContractStatements):
         cut = any(g.axis == SEGMENT for g in self.phase.grid) and s.axis == self.phase.stream
         lo, hi = ("segment_from", "segment_to") if cut else ("0", self.names.extent(s.axis))
         at, counts, test = dict(self.at), dict(self.counts), self.cut
+        self.first = f"({start} == {lo})"
         self.at[s.axis], self.counts[s.axis] = Place(start), n
         body = self.block(s.body)
         self.at, self.counts, self.cut = at, counts, test
@@ -116,7 +117,8 @@ class _PhasePrinter(ContractStatements):
                     out.append(f"{'double' if wide(s) else 'rf_real'} {name}{suffix}[{size}] __attribute__((aligned(64)));")
                 else:
                     out.append(f"rf_real *{name}{suffix} = work + ctx->{self.names.get('off', s.name)}{suffix};")
-                out.append(f"for (int64_t t = 0; t < {size}; t++) {name}{suffix}[t] = {start};")
+                if s.name not in self.unset:
+                    out.append(f"for (int64_t t = 0; t < {size}; t++) {name}{suffix}[t] = {start};")
         return out
 
     def _unpack(self, text: str) -> list[str]:

@@ -83,16 +83,18 @@ class ContractStatements(StateStatements):
         n_i, n_j, n_c = self._total(s.i), self._total(s.j), self._total(s.c)
         dst, d_i = self._destination(s)
         straight = not b.panel
-        heights = sorted({s.mr, -(-s.mr // 2), 1, *([s.rest] if s.rest else [])} if s.i else {1}, reverse=True)
+        some = (-(-s.mr // 2), 1) if s.folds or s.score is not None else (s.mr // 2 if s.mr > 8 else 0, 4, 2, 1)  # long epilogues: few
+        heights = sorted({h for h in (s.mr, s.rest, *some) if 0 < h <= s.mr} if s.i else {1}, reverse=True)
         names = {(h, t): self.names.fresh("contract_") for h in heights for t in ((False, True) if straight else (False,))}
         params, args = self._epilogue_arguments(s)
         for (h, t), name in names.items():
             self.functions.append(self._micro(s, name, h, t, a, b, d_i, params))
         b_at = f"p * {b.depth} + c0 * {b.panel}" if b.panel else f"p + c0 * {b.steps[s.c]}"
         a_i = a.steps.get(s.i, "0")
+        first = f"(c0 == 0) * (1 + {self.first})" if s.dst in self.unset else "c0 == 0"
         call = (
             f"(ctx, {a.base} + i * {a_i} + c0 * {a.steps[s.c]}, {b.base} + {b_at}, rf_min({s.c_block}, {n_c} - c0), {dst} + i * {d_i} + p, "
-            f"c0 == 0, c0 + {s.c_block} >= {n_c}, test, {n_j} - p{args})"
+            f"{first}, c0 + {s.c_block} >= {n_c}, test, {n_j} - p{args})"
         )
         body = []
         for h in heights:
@@ -220,15 +222,16 @@ class ContractStatements(StateStatements):
                 *(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(nv)), "}", "}"]  # fmt: skip
 
     def _start_lines(self, s: Contract, over_i: str, over_j: str, cell: str) -> list[str]:
-        """What the block starts from, added at its end: by then the destination has come from memory."""
+        """What the block starts from, added at its end: by then the destination has come from memory. zero: 1 for the first
+        block of c in a tile, 2 for the first block of all on a state that nothing was stored to."""
         x = f"ld_real({cell})"
+        add, unset = f"{over_i} {over_j} x[i][j] = x[i][j] +", ["if (zero != 2)"] if s.dst in self.unset else []
         if s.start == "zero" or not (s.factor or s.rank):
-            more = f"{over_i} {over_j} x[i][j] = x[i][j] + {x};"
-            return [f"if (!zero) {{ {more} }}" if s.start == "zero" else more]
+            return ["if (!zero)" if s.start == "zero" else " ".join(unset), f"{{ {add} {x}; }}"]
         first = f"{x} * set1(factor[i])" if s.factor else x
         for n in range(len(s.rank)):
             first = f"v_fma(set1(coefficient{n}[i]), ld_real(column{n} + j * LANES), {first})"
-        return [f"if (zero) {{ {over_i} {over_j} x[i][j] = x[i][j] + {first}; }} else {{ {over_i} {over_j} x[i][j] = x[i][j] + {x}; }}"]
+        return [*unset, f"if (zero) {{ {add} {first}; }} else {{ {add} {x}; }}"]
 
     def _epilogue(self, s: Contract, over_i: str, over_j: str, cell: str, tested: bool) -> list[str]:
         rows_in_lanes = s.j == self.phase.row and bool(s.j)
@@ -311,21 +314,30 @@ class ContractStatements(StateStatements):
         w, depth = b.panel, f"({self.names.size(b.sizes[-2])})"
         n_j, n_c = self._total(j), self._total(c)
         cv = self.names.var(c)
-        c_start = self.at[c].start if c in self.at else "0"
-        j_start = self.at[j].start if j in self.at else "0"
-        head = [f"for (int64_t p = 0; p < {n_j}; p += {w}) for (int64_t l = 0; l < {w}; l += LANES) {{",
-                f"rf_real *to = {base} + p * {depth} + l; const int64_t left = {n_j} - p - l; (void)left;"]  # fmt: skip
         if s.lane != c:
-            scope = Scope(frozenset(), [])
-            el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, "(p + l)")}, j, [scope], "m")
-            value = el.value(s.expr)
-            return [f"for (int64_t c0 = 0; c0 < {n_c}; c0 += 32)", *head, "const M m = tail(left);",
-                    f"for (int64_t {cv} = c0; {cv} < rf_min(c0 + 32, {n_c}); {cv}++) {{", *scope.lines,
-                    f"st_real(to + {cv} * {w}, keep(m, {value}));", "}", "}"]  # fmt: skip
+            return self._pack_straight(s, base, w, depth, c, j)
+        c_start, j_start = (self.at[x].start if x in self.at else "0" for x in (c, j))
         scope = Scope(frozenset(), [])
         el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, "(p + l + q)")}, c, [scope], "m")
         value = el.value(s.expr)
-        return [*head, *self._turned(scope.lines, value, "left", n_c, cv, "to", str(w)), "}"]
+        return [f"for (int64_t p = 0; p < {n_j}; p += {w}) for (int64_t l = 0; l < {w}; l += LANES) {{",
+                f"rf_real *to = {base} + p * {depth} + l; const int64_t left = {n_j} - p - l; (void)left;",
+                *self._turned(scope.lines, value, "left", n_c, cv, "to", str(w)), "}"]  # fmt: skip
+
+    def _pack_straight(self, s: Pack, base: str, w: int, depth: str, c: str, j: str) -> list[str]:
+        """A whole panel row at a time; masks only in the last panel."""
+        n_j, n_c, cv = self._total(j), self._total(c), self.names.var(c)
+        c_start, j_start = (self.at[x].start if x in self.at else "0" for x in (c, j))
+        rows = f"for (int64_t {cv} = c0; {cv} < rf_min(c0 + 32, {n_c}); {cv}++) for (int64_t l = 0; l < {w}; l += LANES) {{"
+        out = [f"for (int64_t c0 = 0; c0 < {n_c}; c0 += 32) for (int64_t p = 0; p < {n_j}; p += {w}) {{",
+               f"rf_real *const to = {base} + p * {depth}; const int64_t left = {n_j} - p;"]  # fmt: skip
+        for test, mask in ((f"if (left >= {w})", ""), ("else", "m")):
+            scope = Scope(frozenset(), [])
+            el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, "(p + l)")}, j, [scope], mask)
+            value = el.value(s.expr)
+            out += [f"{test} {rows}", *(["const M m = tail(left - l);"] if mask else []), *scope.lines,
+                    f"st_real(to + {cv} * {w} + l, {f'keep(m, {value})' if mask else value});", "}"]  # fmt: skip
+        return [*out, "}"]
 
     def _turned(self, lines: list[str], value: str, left: str, n_c: str, cv: str, to: str, step: str) -> list[str]:
         """LANES vectors along c (q counts them, up to `left`), transposed: to[c * step], LANES wide."""

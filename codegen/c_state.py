@@ -253,8 +253,12 @@ class StateStatements(TileStatements):
         out: list[str] = []
         if s.columns:
             *outer, lane = s.columns
-            with self.rows(out), self._columns(out, tuple(outer)):
-                out += self._along(lane, lambda el: [self.put(s.target, el.value(s.expr), el, lane, "m")], "final")
+            with self.rows(out):
+                bad = self.names.fresh("bad") if s.checks else ""
+                out += [f"V {bad} = set1(0);"] if bad else []
+                with self._columns(out, tuple(outer)):
+                    out += self._along(lane, partial(self._stored, s, bad), "final")
+                out += self._mark(f"m_any(m_isnan({bad}))") if bad else []
             return out
         row = self.phase.row
         if row and (row not in self.at or row in self.counts):
@@ -271,6 +275,21 @@ class StateStatements(TileStatements):
         value = el.value(s.expr)
         return ["{", *scope.lines, self.put(s.target, value, el, "", ""), "}"]
 
+    def _stored(self, s: Store, bad: str, el: Elements) -> list[str]:
+        put = self.put(s.target, el.value(s.expr), el, s.columns[-1], "m")
+        return [put, *(self._spoil(n, bad, el) for n in s.checks)]
+
+    def _spoil(self, name: str, bad: str, el: Elements) -> str:
+        """x * 0 is NaN exactly where x is not finite."""
+        value = el.value(Acc(name, frozenset(self.states[name].columns)))
+        return f"{bad} = {bad} + keep(m, {value} * set1(0));"
+
+    def _mark(self, bad: str) -> list[str]:
+        at = "0"
+        for a in self.names.k.flag_axes or ():
+            at = f"({at} * {self.names.extent(a)} + {self.at[a].whole})"
+        return [f"if ({bad}) __atomic_store_n(flags + {at}, (uint8_t)1, __ATOMIC_RELAXED);"]
+
     def do_flag(self, s: Flag) -> list[str]:
         out: list[str] = []
         with self.rows(out):
@@ -278,10 +297,7 @@ class StateStatements(TileStatements):
             out.append(f"int {bad} = 0;")
             for n in s.accs:
                 out += self._not_finite(self.states[n], bad)
-            at = "0"
-            for a in self.names.k.flag_axes or ():
-                at = f"({at} * {self.names.extent(a)} + {self.at[a].whole})"
-            out.append(f"if ({bad}) __atomic_store_n(flags + {at}, (uint8_t)1, __ATOMIC_RELAXED);")
+            out += self._mark(bad)
         return out
 
     def _not_finite(self, s: State, bad: str) -> list[str]:
@@ -290,12 +306,12 @@ class StateStatements(TileStatements):
             return [f"for (int64_t t = 0; t < {s.k}; t++) {bad} |= !isfinite({name}[{base} + t]);"]
         if not s.columns:
             return [f"{bad} |= !isfinite({name}[{base}]);"]
-        out: list[str] = []
         *outer, d = s.columns
+        worst = self.names.fresh("bad")
+        out = [f"V {worst} = set1(0);"]
         with self._columns(out, tuple(outer)):
-            axes = frozenset((d,))
-            out += self._along(d, lambda el: [f"{bad} |= m_any(m_and(m, m_not(m_isfinite({el.value(Acc(s.name, axes))}))));"], "final")
-        return out
+            out += self._along(d, lambda el: [self._spoil(s.name, worst, el)], "final")
+        return [*out, f"{bad} |= m_any(m_isnan({worst}));"]
 
     # ---- segments
     def do_partial(self, s: Partial) -> list[str]:

@@ -11,7 +11,7 @@ from redfuser_eq.expr import Const, Expr, Index, Map
 from redfuser_eq.ops import MONOIDS
 
 from .c_expr import Elements, Names, Place, Scope, combine, contiguous, improves, literal, row_step, state_at
-from .kernel import Array, ColumnRebase, Fold, Phase, Rebase, State, Sweep, statements
+from .kernel import Absent, Array, ColumnRebase, Columns, Contract, Fold, Loop, Phase, Rebase, Skip, State, Sweep, statements
 
 HORIZONTAL = {"sum": "h_sum", "prod": "h_prod", "max": "h_max", "min": "h_min", "any": "h_max", "all": "h_min"}
 
@@ -71,6 +71,8 @@ class TileStatements:
         self.states = {s.name: s for s in phase.states}
         self.rebased = {n for s in statements(phase.body) if isinstance(s, (Rebase, ColumnRebase)) for n, _ in s.items}
         self.cut = "0"
+        self.unset = unset_states(phase)
+        self.first = "0"  # C text: the present tile is the first of its loop
 
     # ---- places and loops
     @contextmanager
@@ -366,6 +368,25 @@ def wide(s: State) -> bool:
     """A running sum of one row at a time is held in double: a float32 one would lose a little at every tile, and a mean
     that moves at every tile would lose it again."""
     return s.op == "sum" and not (s.row or s.columns or s.k)
+
+
+def unset_states(p: Phase) -> frozenset[str]:
+    """Sums over columns that need no start value: a product is all that is ever added to them, once in each tile of one loop,
+    so that the first tile can store where the others add."""
+    if p.row_loop:
+        return frozenset()
+    found: dict[str, int] = {}
+    for loop in (s for s in p.body if isinstance(s, Loop) and s.axis == p.stream):
+        if not any(isinstance(s, (Skip, Absent)) for s in loop.body):
+            found |= {s.dst: id(s) for s in loop.body if isinstance(s, Contract) and s.start == "state"}
+    for s in statements(p.body):
+        written = {s.dst} if isinstance(s, Contract) and found.get(s.dst) != id(s) else set[str]()
+        written |= {s.fold.acc} if isinstance(s, Columns) else set()
+        written |= {n for n, _ in s.items} if isinstance(s, (Rebase, ColumnRebase)) else set()
+        written |= {n for n, _ in s.extra} if isinstance(s, Contract) else set()
+        for n in written:
+            found.pop(n, None)
+    return frozenset(found)
 
 
 def state_arrays(s: State) -> Iterator[tuple[str, str]]:

@@ -296,11 +296,13 @@ class Merge:
 
 @dataclass(frozen=True)
 class Store:
-    """target[...] = expr for each row of the tile and each point of `columns` (lane: the last of them, else the rows)."""
+    """target[...] = expr for each row of the tile and each point of `columns` (lane: the last of them, else the rows).
+    checks: accumulators over these columns; a row on which one is not finite is marked, as by Flag."""
 
     target: str
     expr: Expr
     columns: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,8 @@ def schedule(
 class CudaScheduler(Scheduler):
     """Scheduler for a GPU."""
 
+    marks_in_stores = False
+
     def __init__(self, c: Cascade, extents: dict[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu, choice: dict[str, Any]):
         self.gpu = gpu
         super().__init__(c, extents, strides, _Sizes(), choice)

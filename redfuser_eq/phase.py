@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
@@ -423,6 +424,17 @@ class PhaseBuilder:
             if self.stream not in array.dims:
                 out.append(ir.Store(array.name, e, tuple(d for d in array.dims if d not in self.rows)))
         floating = tuple(a.name for a in self.accs.values() if self.lifts[a.name].dtype.kind not in "iub")
+        return self._marked(out, floating) if self.s.choice.get("flags", True) else out
+
+    def _marked(self, stores: list[ir.Stmt], floating: tuple[str, ...]) -> list[ir.Stmt]:
+        """With the marks of rows that are not finite: made while a store reads the accumulator anyway, else by themselves."""
+        out: list[ir.Stmt] = []
+        for x in stores:
+            if self.s.marks_in_stores and isinstance(x, ir.Store) and x.columns:
+                read = {e.name for e in nodes(x.expr) if isinstance(e, Acc)}
+                x = replace(x, checks=tuple(n for n in floating if n in read and self.columns[n] == x.columns and not self.accs[n].k))
+                floating = tuple(n for n in floating if n not in x.checks)
+            out.append(x)
         return [*out, ir.Flag(floating)] if floating else out
 
     def _export(self, a: Accumulator) -> list[ir.Stmt]:

@@ -39,7 +39,8 @@ def schedule(
     """The Kernel of a cascade.
 
     extents: size of every axis. strides: for each source name its strides in elements, one a dimension (row-major when
-    absent); for output i, key i, one stride for each axis of `Output.axes`. choice: decisions to overrule (see `candidates`).
+    absent); for output i, key i, one stride for each axis of `Output.axes`. choice: decisions to overrule (see `candidates`); flags: False
+    where rows that are not finite need no marks.
     Raises Unsupported where the Kernel has no form for the cascade."""
     check(cascade)
     del threads
@@ -84,6 +85,8 @@ class Group:
 
 
 class Scheduler:
+    marks_in_stores = True  # a store that reads an accumulator also looks whether it is finite
+
     def __init__(self, c: Cascade, extents: dict[str, int], strides: Mapping[Any, Sequence[int]], device: Device, choice: dict[str, Any]):
         self.c, self.extents, self.strides, self.device, self.choice = c, extents, strides, device, choice
         self.real = compute_type(c, extents)
@@ -179,7 +182,7 @@ class Scheduler:
         sides = [set(self.row_side(g)) for g in groups]
         common = set.intersection(*sides) if sides else set()
         first = self.row_side(groups[0]) if groups else ()
-        self.flag_axes = tuple(x for x in first if x in common)
+        self.flag_axes = tuple(x for x in first if x in common) if self.choice.get("flags", True) else None
         self.late: list[tuple[int, Expr]] = []
         owner = {n: i for i, g in enumerate(groups) for n in g.names}
         late: list[int] = []

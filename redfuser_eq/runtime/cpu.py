@@ -174,7 +174,7 @@ class CpuExecutable:
             raise MemoryError("the kernel's scratch memory could not be allocated; use fewer threads or smaller inputs")
         if status:
             raise BackendError(f"the kernel failed with status {status}; run with target='numpy' and report the program")
-        if rows is not None and not self._same and np.count_nonzero(rows):
+        if rows is not None and np.count_nonzero(rows):
             assert ready.flags is not None
             self._repair(given, extents, ready.flags, rows, results)
 
@@ -215,7 +215,7 @@ class CpuExecutable:
     def _kernel(self, given: list[Array], extents: Mapping[str, int], strides: dict[Any, tuple[int, ...]], outs: list[Array]) -> Kernel:
         threads = self.threads or get_num_threads()
         if not self.tune:
-            return schedule(self.cascade, extents, strides, self.device, threads)
+            return schedule(self.cascade, extents, strides, self.device, threads, {"flags": False} if self._same else None)
         inputs = (ctypes.c_void_p * len(given))(*[a.ctypes.data for a in given])
 
         def runner(kernel: Kernel) -> Any:

@@ -51,7 +51,8 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (!zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
+  if (!zero)
+  { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
@@ -90,7 +91,8 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (!zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
+  if (!zero)
+  { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
@@ -129,7 +131,8 @@ RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (!zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
+  if (!zero)
+  { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
@@ -169,6 +172,7 @@ RF_NOINLINE void contract_46(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero != 2)
   if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
@@ -187,6 +191,7 @@ RF_NOINLINE void contract_47(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero != 2)
   if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
@@ -194,36 +199,38 @@ RF_NOINLINE void contract_48(const struct context *ctx, const rf_real *a, const 
   int64_t const in_v_s2 = ctx->in_v_s2;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[3][2];
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  V x[4][2];
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
+    RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+  if (zero != 2)
+  if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_49(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const in_v_s2 = ctx->in_v_s2;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[3][2];
+  V x[4][2];
   M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 144, b += in_v_s2) {
     V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
+    RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+  if (zero != 2)
+  if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_50(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const in_v_s2 = ctx->in_v_s2;
@@ -239,6 +246,7 @@ RF_NOINLINE void contract_50(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero != 2)
   if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
@@ -257,6 +265,7 @@ RF_NOINLINE void contract_51(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero != 2)
   if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
@@ -274,6 +283,7 @@ RF_NOINLINE void contract_52(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero != 2)
   if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
@@ -292,6 +302,7 @@ RF_NOINLINE void contract_53(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero != 2)
   if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
@@ -341,7 +352,6 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
   rf_real acc_s[128] __attribute__((aligned(64)));
   for (int64_t t = 0; t < 128; t++) acc_s[t] = (rf_real)0;
   rf_real *acc_o = work + ctx->off_o;
-  for (int64_t t = 0; t < 128 * acc_o_ld + 32; t++) acc_o[t] = (rf_real)0;
   for (int64_t p = 0; p < x_i_c; p += 16) for (int64_t l = 0; l < 16; l += LANES) {
     rf_real *to = buf_rows0 + p * (n_e) + l; const int64_t left = x_i_c - p - l; (void)left;
     for (int64_t x_e = 0; x_e < n_e; x_e += LANES) {
@@ -431,35 +441,32 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
     }
     for (int64_t c0 = 0; c0 < x_j_c || c0 == 0; c0 += 132) for (int64_t p = 0; p < n_d; p += (2 * LANES)) {
       int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = 0 || !whole; (void)whole;
-      for (; i + 6 <= x_i_c; i += 6) { if (whole) contract_46(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_47(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
-      for (; i + 3 <= x_i_c; i += 3) { if (whole) contract_48(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_49(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
-      for (; i + 2 <= x_i_c; i += 2) { if (whole) contract_50(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_51(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
-      for (; i + 1 <= x_i_c; i += 1) { if (whole) contract_52(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_53(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
+      for (; i + 6 <= x_i_c; i += 6) { if (whole) contract_46(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_47(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
+      for (; i + 4 <= x_i_c; i += 4) { if (whole) contract_48(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_49(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
+      for (; i + 2 <= x_i_c; i += 2) { if (whole) contract_50(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_51(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
+      for (; i + 1 <= x_i_c; i += 1) { if (whole) contract_52(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); else contract_53(ctx, buf_tile0 + i * 1 + c0 * 144, in_v + x_b_0 * in_v_s0 + x_h_0 * in_v_s1 + x_j_0 * in_v_s2 + p + c0 * in_v_s2, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
+    V bad54 = set1(0);
     {
-      const V t55 = set1(acc_s[x_i]);
+      const V t56 = set1(acc_s[x_i]);
       for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
         const M m = tail(n_d - x_d); (void)m;
-        const V t54 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t56 = t54 / t55;
-        stm_f32(m, out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t56);
-      }
-    }
-  }
-  for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad57 = 0;
-    bad57 |= !isfinite(acc_m[x_i]);
-    bad57 |= !isfinite(acc_s[x_i]);
-    {
-      for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
-        const M m = tail(n_d - x_d); (void)m;
+        const V t55 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t57 = t55 / t56;
         const V t58 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        bad57 |= m_any(m_and(m, m_not(m_isfinite(t58))));
+        stm_f32(m, out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t57);
+        bad54 = bad54 + keep(m, t58 * set1(0));
       }
     }
-    if (bad57) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    if (m_any(m_isnan(bad54))) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+  }
+  for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
+    int bad59 = 0;
+    bad59 |= !isfinite(acc_m[x_i]);
+    bad59 |= !isfinite(acc_s[x_i]);
+    if (bad59) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

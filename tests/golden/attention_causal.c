@@ -47,7 +47,8 @@ RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (!zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
+  if (!zero)
+  { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
   if (!last) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
@@ -90,7 +91,8 @@ RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (!zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
+  if (!zero)
+  { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
   if (!last) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
@@ -133,7 +135,8 @@ RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (!zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
+  if (!zero)
+  { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
   if (!last) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
@@ -237,36 +240,36 @@ RF_NOINLINE void contract_64(const struct context *ctx, const rf_real *a, const 
   int64_t const in_v_s1 = ctx->in_v_s1;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[3][2];
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  V x[2][2];
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
+    RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+  if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_65(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const in_v_s1 = ctx->in_v_s1;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[3][2];
+  V x[2][2];
   M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
     V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 1]);
+    RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+  if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_66(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const in_v_s1 = ctx->in_v_s1;
@@ -320,8 +323,7 @@ static void phase_0_scan_v(void *ctx_, int64_t item, int worker) {
   {
     V bad = set1(0);
     for (int64_t x_j = 0; x_j < x_j_c; x_j++)
-    for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
-      const M m = tail(n_d - x_d);
+    for (int64_t x_d = 0; x_d < n_d; x_d += LANES) { const M m = tail(n_d - x_d);
       const V t1 = ldm_f32(m, in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + x_d);
       bad = bad + keep(m, t1 * set1(0));
     }
@@ -463,33 +465,30 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
       int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = cut4 || !whole; (void)whole;
       for (; i + 6 <= x_i_c; i += 6) { if (whole) contract_60(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_61(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
       for (; i + 4 <= x_i_c; i += 4) { if (whole) contract_62(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_63(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 3 <= x_i_c; i += 3) { if (whole) contract_64(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_65(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 2 <= x_i_c; i += 2) { if (whole) contract_64(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_65(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
       for (; i + 1 <= x_i_c; i += 1) { if (whole) contract_66(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_67(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
+    V bad68 = set1(0);
     {
-      const V t69 = set1(acc_s[x_i]);
+      const V t70 = set1(acc_s[x_i]);
       for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
         const M m = tail(n_d - x_d); (void)m;
-        const V t68 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t70 = t68 / t69;
-        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t70);
+        const V t69 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t71 = t69 / t70;
+        const V t72 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t71);
+        bad68 = bad68 + keep(m, t72 * set1(0));
       }
     }
+    if (m_any(m_isnan(bad68))) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad71 = 0;
-    bad71 |= !isfinite(acc_m[x_i]);
-    bad71 |= !isfinite(acc_s[x_i]);
-    {
-      for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
-        const M m = tail(n_d - x_d); (void)m;
-        const V t72 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        bad71 |= m_any(m_and(m, m_not(m_isfinite(t72))));
-      }
-    }
-    if (bad71) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad73 = 0;
+    bad73 |= !isfinite(acc_m[x_i]);
+    bad73 |= !isfinite(acc_s[x_i]);
+    if (bad73) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

@@ -292,26 +292,23 @@ static void phase_1_merge(void *ctx_, int64_t item, int worker) {
       }
     }
   }
+  V bad78 = set1(0);
   {
-    const V t79 = set1(acc_s[0]);
+    const V t80 = set1(acc_s[0]);
     for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
       const M m = tail(n_d - x_d); (void)m;
-      const V t78 = ld_real(acc_o + x_d);
-      const V t80 = t78 / t79;
-      stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + x_d, t80);
-    }
-  }
-  int bad81 = 0;
-  bad81 |= !isfinite(acc_m[0]);
-  bad81 |= !isfinite(acc_s[0]);
-  {
-    for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
-      const M m = tail(n_d - x_d); (void)m;
+      const V t79 = ld_real(acc_o + x_d);
+      const V t81 = t79 / t80;
       const V t82 = ld_real(acc_o + x_d);
-      bad81 |= m_any(m_and(m, m_not(m_isfinite(t82))));
+      stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + x_d, t81);
+      bad78 = bad78 + keep(m, t82 * set1(0));
     }
   }
-  if (bad81) __atomic_store_n(flags + (0 * n_h + x_h_0), (uint8_t)1, __ATOMIC_RELAXED);
+  if (m_any(m_isnan(bad78))) __atomic_store_n(flags + (0 * n_h + x_h_0), (uint8_t)1, __ATOMIC_RELAXED);
+  int bad83 = 0;
+  bad83 |= !isfinite(acc_m[0]);
+  bad83 |= !isfinite(acc_s[0]);
+  if (bad83) __atomic_store_n(flags + (0 * n_h + x_h_0), (uint8_t)1, __ATOMIC_RELAXED);
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
   struct context c; struct context *ctx = &c; if (threads < 1) threads = 1; (void)in; (void)out; (void)n;

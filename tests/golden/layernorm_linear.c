@@ -32,7 +32,7 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_67(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -45,26 +45,45 @@ RF_NOINLINE void contract_67(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero != 2)
   if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+RF_NOINLINE void contract_69(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[3][2];
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * acc_y_ld + 0 * RF_LINE); }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  V x[4][2];
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) { PREFETCH_WRITE(d + i * acc_y_ld + 0 * RF_LINE); }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
   for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * 272]);
+    RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 272]);
       x[i][0] = v_fma(y, b0, x[i][0]);
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
+  if (zero != 2)
+  if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
+  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_69(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+RF_NOINLINE void contract_70(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+  int64_t const acc_y_ld = ctx->acc_y_ld;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[2][2];
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) { PREFETCH_WRITE(d + i * acc_y_ld + 0 * RF_LINE); }
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 272]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero != 2)
+  if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
+  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -77,23 +96,9 @@ RF_NOINLINE void contract_69(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
+  if (zero != 2)
   if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_70(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[1][2];
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 0 + 0 * RF_LINE); }
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
-    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 0]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 0 + j * LANES);
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 0 + j * LANES, x[i][j]);
 }
 RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
@@ -107,7 +112,24 @@ RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const 
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 0 + j * LANES);
+  if (zero != 2)
+  { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 0 + j * LANES); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 0 + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_74(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[1][2];
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 0 + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 0]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (zero != 2)
+  { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 0 + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 0 + j * LANES, x[i][j]);
 }
 static void phase_0_pack_columns0_y(void *ctx_, int64_t item, int worker) {
@@ -121,13 +143,16 @@ static void phase_0_pack_columns0_y(void *ctx_, int64_t item, int worker) {
   int64_t rest = item; (void)rest;
   const int64_t x_n_0 = rest % ((n_n + 255) / 256) * 256; rest /= ((n_n + 255) / 256);
   const int64_t x_n_c = rf_min(256, n_n - x_n_0);
-  for (int64_t c0 = 0; c0 < n_k; c0 += 32)
-  for (int64_t p = 0; p < x_n_c; p += 16) for (int64_t l = 0; l < 16; l += LANES) {
-    rf_real *to = buf_columns0_y + x_n_0 * (n_k) + p * (n_k) + l; const int64_t left = x_n_c - p - l; (void)left;
-    const M m = tail(left);
-    for (int64_t x_k = c0; x_k < rf_min(c0 + 32, n_k); x_k++) {
-      const V t1 = ldm_f32(m, in_w + x_k * in_w_s0 + (x_n_0 + (p + l)));
-      st_real(to + x_k * 16, keep(m, t1));
+  for (int64_t c0 = 0; c0 < n_k; c0 += 32) for (int64_t p = 0; p < x_n_c; p += 16) {
+    rf_real *const to = buf_columns0_y + x_n_0 * (n_k) + p * (n_k); const int64_t left = x_n_c - p;
+    if (left >= 16) for (int64_t x_k = c0; x_k < rf_min(c0 + 32, n_k); x_k++) for (int64_t l = 0; l < 16; l += LANES) {
+      const V t1 = ld_f32(in_w + x_k * in_w_s0 + (x_n_0 + (p + l)));
+      st_real(to + x_k * 16 + l, t1);
+    }
+    else for (int64_t x_k = c0; x_k < rf_min(c0 + 32, n_k); x_k++) for (int64_t l = 0; l < 16; l += LANES) {
+      const M m = tail(left - l);
+      const V t2 = ldm_f32(m, in_w + x_k * in_w_s0 + (x_n_0 + (p + l)));
+      st_real(to + x_k * 16 + l, keep(m, t2));
     }
   }
 }
@@ -173,7 +198,6 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
   rf_real *acc_gw = work + ctx->off_gw;
   for (int64_t t = 0; t < 1 * acc_gw_ld + 32; t++) acc_gw[t] = (rf_real)0;
   rf_real *acc_y = work + ctx->off_y;
-  for (int64_t t = 0; t < 264 * acc_y_ld + 32; t++) acc_y[t] = (rf_real)0;
   rf_real *acc_hw = work + ctx->off_hw;
   for (int64_t t = 0; t < 1 * acc_hw_ld + 32; t++) acc_hw[t] = (rf_real)0;
   for (int64_t x_k_0 = 0; x_k_0 < n_k; x_k_0 += 256) {
@@ -181,129 +205,129 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
     for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
       {
         int64_t x_k = 0;
-        V a2 = set1((rf_real)0);
         V a3 = set1((rf_real)0);
         V a4 = set1((rf_real)0);
         V a5 = set1((rf_real)0);
+        V a6 = set1((rf_real)0);
         for (; x_k + 4 * LANES <= x_k_c; x_k += 4 * LANES) {
-          const V t6 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          a2 = a2 + t6;
-          const V t7 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
+          const V t7 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
           a3 = a3 + t7;
-          const V t8 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
+          const V t8 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
           a4 = a4 + t8;
-          const V t9 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
+          const V t9 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
           a5 = a5 + t9;
+          const V t10 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
+          a6 = a6 + t10;
         }
         for (; x_k + LANES <= x_k_c; x_k += LANES) {
-          const V t10 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          a2 = a2 + t10;
+          const V t11 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          a3 = a3 + t11;
         }
         if (x_k < x_k_c) {
           const M m = tail(x_k_c - x_k);
-          const V t11 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          a2 = a2 + keep(m, t11);
+          const V t12 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          a3 = a3 + keep(m, t12);
         }
         acc_a_old[x_r] = acc_a[x_r];
-        acc_a[x_r] += h_sum(((a2 + a3) + (a4 + a5)));
+        acc_a[x_r] += h_sum(((a3 + a4) + (a5 + a6)));
         acc_n_old[x_r] = acc_n[x_r];
         acc_n[x_r] += (rf_real)x_k_c;
       }
     }
     for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
       if ((acc_a[x_r] != acc_a_old[x_r] || acc_n[x_r] != acc_n_old[x_r]) && !(acc_a_old[x_r] == (rf_real)0 && acc_n_old[x_r] == (rf_real)0)) {
-        const V t12 = set1(acc_q[x_r]);
-        const V t13 = set1(acc_n_old[x_r]);
-        const V t14 = set1(acc_a_old[x_r]);
-        const V t15 = t14 / t13;
-        const V t16 = set1(acc_a[x_r]);
-        const V t17 = set1(acc_n[x_r]);
-        const V t18 = t16 / t17;
-        const V t19 = t15 - t18;
-        const V t20 = t19 * t19;
-        const V t21 = t13 * t20;
-        const V t22 = t12 + t21;
-        const V n23 = t22;
-        *(acc_q + x_r) = lane0(n23);
+        const V t13 = set1(acc_q[x_r]);
+        const V t14 = set1(acc_n_old[x_r]);
+        const V t15 = set1(acc_a_old[x_r]);
+        const V t16 = t15 / t14;
+        const V t17 = set1(acc_a[x_r]);
+        const V t18 = set1(acc_n[x_r]);
+        const V t19 = t17 / t18;
+        const V t20 = t16 - t19;
+        const V t21 = t20 * t20;
+        const V t22 = t14 * t21;
+        const V t23 = t13 + t22;
+        const V n24 = t23;
+        *(acc_q + x_r) = lane0(n24);
       }
     }
     for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
       {
         int64_t x_k = 0;
-        const V t25 = set1(acc_a[x_r]);
-        const V t26 = set1(acc_n[x_r]);
-        const V t27 = t25 / t26;
+        const V t26 = set1(acc_a[x_r]);
+        const V t27 = set1(acc_n[x_r]);
+        const V t28 = t26 / t27;
         for (; x_k + 1 * LANES <= x_k_c; x_k += 1 * LANES) {
-          const V t24 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          const V t28 = t24 - t27;
-          const V t29 = ld_f32(in_g + (x_k_0 + x_k));
-          const V t30 = t28 * t29;
-          st_real(buf_weight0_0 + x_r * 272 + x_k, t30);
+          const V t25 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t29 = t25 - t28;
+          const V t30 = ld_f32(in_g + (x_k_0 + x_k));
+          const V t31 = t29 * t30;
+          st_real(buf_weight0_0 + x_r * 272 + x_k, t31);
         }
         if (x_k < x_k_c) {
           const M m = tail(x_k_c - x_k);
-          const V t31 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          const V t32 = t31 - t27;
-          const V t33 = ldm_f32(m, in_g + (x_k_0 + x_k));
-          const V t34 = t32 * t33;
-          st_real(buf_weight0_0 + x_r * 272 + x_k, t34);
+          const V t32 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t33 = t32 - t28;
+          const V t34 = ldm_f32(m, in_g + (x_k_0 + x_k));
+          const V t35 = t33 * t34;
+          st_real(buf_weight0_0 + x_r * 272 + x_k, t35);
         }
       }
     }
     for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
       if (!(acc_a[x_r] == (rf_real)0 && acc_n[x_r] == (rf_real)0)) {
         int64_t x_k = 0;
-        const V t40 = set1(acc_a[x_r]);
-        const V t41 = set1(acc_n[x_r]);
-        const V t42 = t40 / t41;
-        V a35 = set1((rf_real)0);
+        const V t41 = set1(acc_a[x_r]);
+        const V t42 = set1(acc_n[x_r]);
+        const V t43 = t41 / t42;
         V a36 = set1((rf_real)0);
         V a37 = set1((rf_real)0);
         V a38 = set1((rf_real)0);
+        V a39 = set1((rf_real)0);
         for (; x_k + 4 * LANES <= x_k_c; x_k += 4 * LANES) {
-          const V t39 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          const V t43 = t39 - t42;
-          const V t44 = t43 * t43;
-          a35 = v_fma(t43, t43, a35);
-          const V t45 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
-          const V t46 = t45 - t42;
-          const V t47 = t46 * t46;
-          a36 = v_fma(t46, t46, a36);
-          const V t48 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
-          const V t49 = t48 - t42;
-          const V t50 = t49 * t49;
-          a37 = v_fma(t49, t49, a37);
-          const V t51 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
-          const V t52 = t51 - t42;
-          const V t53 = t52 * t52;
-          a38 = v_fma(t52, t52, a38);
+          const V t40 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t44 = t40 - t43;
+          const V t45 = t44 * t44;
+          a36 = v_fma(t44, t44, a36);
+          const V t46 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 1 * LANES)));
+          const V t47 = t46 - t43;
+          const V t48 = t47 * t47;
+          a37 = v_fma(t47, t47, a37);
+          const V t49 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 2 * LANES)));
+          const V t50 = t49 - t43;
+          const V t51 = t50 * t50;
+          a38 = v_fma(t50, t50, a38);
+          const V t52 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + (x_k + 3 * LANES)));
+          const V t53 = t52 - t43;
+          const V t54 = t53 * t53;
+          a39 = v_fma(t53, t53, a39);
         }
         for (; x_k + LANES <= x_k_c; x_k += LANES) {
-          const V t54 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          const V t55 = t54 - t42;
-          const V t56 = t55 * t55;
-          a35 = v_fma(t55, t55, a35);
+          const V t55 = ld_f32(in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t56 = t55 - t43;
+          const V t57 = t56 * t56;
+          a36 = v_fma(t56, t56, a36);
         }
         if (x_k < x_k_c) {
           const M m = tail(x_k_c - x_k);
-          const V t57 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
-          const V t58 = t57 - t42;
-          const V t59 = t58 * t58;
-          a35 = a35 + keep(m, t59);
+          const V t58 = ldm_f32(m, in_x + (x_r_0 + x_r) * in_x_s0 + (x_k_0 + x_k));
+          const V t59 = t58 - t43;
+          const V t60 = t59 * t59;
+          a36 = a36 + keep(m, t60);
         }
-        acc_q[x_r] += h_sum(((a35 + a36) + (a37 + a38)));
+        acc_q[x_r] += h_sum(((a36 + a37) + (a38 + a39)));
       }
     }
     for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
       if ((acc_a[x_r] != acc_a_old[x_r] || acc_n[x_r] != acc_n_old[x_r]) && !(acc_a_old[x_r] == (rf_real)0 && acc_n_old[x_r] == (rf_real)0)) {
-        const V t60 = set1(acc_a_old[x_r]);
-        const V t61 = set1(acc_n_old[x_r]);
-        const V t62 = t60 / t61;
-        const V t63 = set1(acc_a[x_r]);
-        const V t64 = set1(acc_n[x_r]);
-        const V t65 = t63 / t64;
-        const V t66 = t62 - t65;
-        put_real(buf_coefficient0_1 + x_r, lane0(t66));
+        const V t61 = set1(acc_a_old[x_r]);
+        const V t62 = set1(acc_n_old[x_r]);
+        const V t63 = t61 / t62;
+        const V t64 = set1(acc_a[x_r]);
+        const V t65 = set1(acc_n[x_r]);
+        const V t66 = t64 / t65;
+        const V t67 = t63 - t66;
+        put_real(buf_coefficient0_1 + x_r, lane0(t67));
       }
       else {
         put_real(buf_coefficient0_1 + x_r, lane0(set1((rf_real)0)));
@@ -311,57 +335,51 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
     }
     for (int64_t c0 = 0; c0 < x_k_c || c0 == 0; c0 += 256) for (int64_t p = 0; p < n_n; p += (2 * LANES)) {
       int64_t i = 0; const int whole = p + (2 * LANES) <= n_n; const int test = 0 || !whole; (void)whole;
-      for (; i + 6 <= x_r_c; i += 6) { contract_67(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      for (; i + 3 <= x_r_c; i += 3) { contract_68(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      for (; i + 1 <= x_r_c; i += 1) { contract_69(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, c0 == 0, c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      contract_70(ctx, in_h + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_hw + p, c0 == 0, 0, 0, n_n - p);
-      contract_72(ctx, in_g + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_gw + p, c0 == 0, 0, 0, n_n - p);
+      for (; i + 6 <= x_r_c; i += 6) { contract_68(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
+      for (; i + 4 <= x_r_c; i += 4) { contract_69(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
+      for (; i + 2 <= x_r_c; i += 2) { contract_70(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
+      for (; i + 1 <= x_r_c; i += 1) { contract_71(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
+      contract_72(ctx, in_h + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_hw + p, c0 == 0, 0, 0, n_n - p);
+      contract_74(ctx, in_g + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_gw + p, c0 == 0, 0, 0, n_n - p);
     }
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
+    V bad76 = set1(0);
     {
-      const V t75 = set1(acc_q[x_r]);
-      const V t76 = set1(acc_n[x_r]);
-      const V t77 = t75 / t76;
-      const V t78 = t77 + set1((rf_real)0x1.4f8b588e368f1p-17);
-      const V t79 = v_rsqrt(t78);
+      const V t78 = set1(acc_q[x_r]);
+      const V t79 = set1(acc_n[x_r]);
+      const V t80 = t78 / t79;
+      const V t81 = t80 + set1((rf_real)0x1.4f8b588e368f1p-17);
+      const V t82 = v_rsqrt(t81);
       for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
         const M m = tail(n_n - x_n); (void)m;
-        const V t74 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        const V t80 = t74 * t79;
-        const V t81 = ld_real(acc_hw + x_n);
-        const V t82 = t80 + t81;
-        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t82);
+        const V t77 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        const V t83 = t77 * t82;
+        const V t84 = ld_real(acc_hw + x_n);
+        const V t85 = t83 + t84;
+        const V t86 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t85);
+        bad76 = bad76 + keep(m, t86 * set1(0));
+        bad76 = bad76 + keep(m, t84 * set1(0));
       }
     }
+    if (m_any(m_isnan(bad76))) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    int bad83 = 0;
-    bad83 |= !isfinite(acc_n[x_r]);
-    bad83 |= !isfinite(acc_a[x_r]);
-    bad83 |= !isfinite(acc_q[x_r]);
+    int bad87 = 0;
+    bad87 |= !isfinite(acc_n[x_r]);
+    bad87 |= !isfinite(acc_a[x_r]);
+    bad87 |= !isfinite(acc_q[x_r]);
+    V bad88 = set1(0);
     {
       for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
         const M m = tail(n_n - x_n); (void)m;
-        const V t84 = ld_real(acc_gw + x_n);
-        bad83 |= m_any(m_and(m, m_not(m_isfinite(t84))));
+        const V t89 = ld_real(acc_gw + x_n);
+        bad88 = bad88 + keep(m, t89 * set1(0));
       }
     }
-    {
-      for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
-        const M m = tail(n_n - x_n); (void)m;
-        const V t85 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        bad83 |= m_any(m_and(m, m_not(m_isfinite(t85))));
-      }
-    }
-    {
-      for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
-        const M m = tail(n_n - x_n); (void)m;
-        const V t86 = ld_real(acc_hw + x_n);
-        bad83 |= m_any(m_and(m, m_not(m_isfinite(t86))));
-      }
-    }
-    if (bad83) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    bad87 |= m_any(m_isnan(bad88));
+    if (bad87) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

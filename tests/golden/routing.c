@@ -65,7 +65,7 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
+RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
   int64_t const in_x_s0 = ctx->in_x_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -78,27 +78,28 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (!zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
+  if (!zero)
+  { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(6) for (int i = 0; i < 6; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         
-        const V t5 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t5);
+        const V t6 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t6);
       }
     }
   } else {
     RF_UNROLL(6) for (int i = 0; i < 6; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         const M m = tail(nj - j * LANES); (void)m;
-        const V t6 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t6);
+        const V t7 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t7);
       }
     }
   }
 }
-RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
+RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
   int64_t const in_x_s0 = ctx->in_x_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
@@ -111,27 +112,28 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (!zero) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
+  if (!zero)
+  { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(3) for (int i = 0; i < 3; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         
-        const V t7 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t7);
+        const V t8 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t8);
       }
     }
   } else {
     RF_UNROLL(3) for (int i = 0; i < 3; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         const M m = tail(nj - j * LANES); (void)m;
-        const V t8 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t8);
+        const V t9 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t9);
       }
     }
   }
 }
-RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
+RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
   int64_t const in_x_s0 = ctx->in_x_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -144,22 +146,23 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       x[i][1] = v_fma(y, b1, x[i][1]);
     }
   }
-  if (!zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
+  if (!zero)
+  { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 144 + j * LANES); }
   if (!last) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 144 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(1) for (int i = 0; i < 1; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         
-        const V t9 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t9);
+        const V t10 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t10);
       }
     }
   } else {
     RF_UNROLL(1) for (int i = 0; i < 1; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         const M m = tail(nj - j * LANES); (void)m;
-        const V t10 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t10);
+        const V t11 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t11);
       }
     }
   }
@@ -175,13 +178,16 @@ static void phase_0_pack_stream0(void *ctx_, int64_t item, int worker) {
   int64_t rest = item; (void)rest;
   const int64_t x_j_0 = rest % ((n_j + 63) / 64) * 64; rest /= ((n_j + 63) / 64);
   const int64_t x_j_c = rf_min(64, n_j - x_j_0);
-  for (int64_t c0 = 0; c0 < n_h; c0 += 32)
-  for (int64_t p = 0; p < x_j_c; p += 16) for (int64_t l = 0; l < 16; l += LANES) {
-    rf_real *to = buf_stream0 + x_j_0 * (n_h) + p * (n_h) + l; const int64_t left = x_j_c - p - l; (void)left;
-    const M m = tail(left);
-    for (int64_t x_h = c0; x_h < rf_min(c0 + 32, n_h); x_h++) {
-      const V t1 = ldm_f32(m, in_w + x_h * in_w_s0 + (x_j_0 + (p + l)));
-      st_real(to + x_h * 16, keep(m, t1));
+  for (int64_t c0 = 0; c0 < n_h; c0 += 32) for (int64_t p = 0; p < x_j_c; p += 16) {
+    rf_real *const to = buf_stream0 + x_j_0 * (n_h) + p * (n_h); const int64_t left = x_j_c - p;
+    if (left >= 16) for (int64_t x_h = c0; x_h < rf_min(c0 + 32, n_h); x_h++) for (int64_t l = 0; l < 16; l += LANES) {
+      const V t1 = ld_f32(in_w + x_h * in_w_s0 + (x_j_0 + (p + l)));
+      st_real(to + x_h * 16 + l, t1);
+    }
+    else for (int64_t x_h = c0; x_h < rf_min(c0 + 32, n_h); x_h++) for (int64_t l = 0; l < 16; l += LANES) {
+      const M m = tail(left - l);
+      const V t2 = ldm_f32(m, in_w + x_h * in_w_s0 + (x_j_0 + (p + l)));
+      st_real(to + x_h * 16 + l, keep(m, t2));
     }
   }
 }
@@ -222,89 +228,89 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
     const int64_t x_j_c = rf_min(128, n_j - x_j_0);
     for (int64_t c0 = 0; c0 < n_h || c0 == 0; c0 += 16) for (int64_t p = 0; p < x_j_c; p += (2 * LANES)) {
       int64_t i = 0; const int whole = p + (2 * LANES) <= x_j_c; const int test = 0 || !whole; (void)whole;
-      for (; i + 6 <= x_i_c; i += 6) { contract_2(ctx, in_x + x_i_0 * in_x_s0 + i * in_x_s0 + c0 * 1, buf_stream0 + x_j_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(16, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 16 >= n_h, test, x_j_c - p, x_i_0, x_j_0, i, p); }
-      for (; i + 3 <= x_i_c; i += 3) { contract_3(ctx, in_x + x_i_0 * in_x_s0 + i * in_x_s0 + c0 * 1, buf_stream0 + x_j_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(16, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 16 >= n_h, test, x_j_c - p, x_i_0, x_j_0, i, p); }
-      for (; i + 1 <= x_i_c; i += 1) { contract_4(ctx, in_x + x_i_0 * in_x_s0 + i * in_x_s0 + c0 * 1, buf_stream0 + x_j_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(16, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 16 >= n_h, test, x_j_c - p, x_i_0, x_j_0, i, p); }
+      for (; i + 6 <= x_i_c; i += 6) { contract_3(ctx, in_x + x_i_0 * in_x_s0 + i * in_x_s0 + c0 * 1, buf_stream0 + x_j_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(16, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 16 >= n_h, test, x_j_c - p, x_i_0, x_j_0, i, p); }
+      for (; i + 3 <= x_i_c; i += 3) { contract_4(ctx, in_x + x_i_0 * in_x_s0 + i * in_x_s0 + c0 * 1, buf_stream0 + x_j_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(16, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 16 >= n_h, test, x_j_c - p, x_i_0, x_j_0, i, p); }
+      for (; i + 1 <= x_i_c; i += 1) { contract_5(ctx, in_x + x_i_0 * in_x_s0 + i * in_x_s0 + c0 * 1, buf_stream0 + x_j_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(16, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 16 >= n_h, test, x_j_c - p, x_i_0, x_j_0, i, p); }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       {
         int64_t x_j = 0;
-        V a11 = set1(-RF_INF);
+        V a12 = set1(-RF_INF);
         for (; x_j + 1 * LANES <= x_j_c; x_j += 1 * LANES) {
-          const V t13 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          a11 = v_max_raw(a11, t13);
-          const V t14 = set1((rf_real)(x_j_0 + x_j)) + iota();
-          const M m15 = (acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t13, set1(acc_best[x_i * 4 + 3]))));
-          if (m_any(m15)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t13, t14, m15);
+          const V t14 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          a12 = v_max_raw(a12, t14);
+          const V t15 = set1((rf_real)(x_j_0 + x_j)) + iota();
+          const M m16 = (acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t14, set1(acc_best[x_i * 4 + 3]))));
+          if (m_any(m16)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t14, t15, m16);
         }
         if (x_j < x_j_c) {
           const M m = tail(x_j_c - x_j);
-          const V t16 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          a11 = sel(m, v_max_raw(a11, t16), a11);
-          const V t17 = set1((rf_real)(x_j_0 + x_j)) + iota();
-          const M m18 = m_and(m, (acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t16, set1(acc_best[x_i * 4 + 3])))));
-          if (m_any(m18)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t16, t17, m18);
+          const V t17 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          a12 = sel(m, v_max_raw(a12, t17), a12);
+          const V t18 = set1((rf_real)(x_j_0 + x_j)) + iota();
+          const M m19 = m_and(m, (acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t17, set1(acc_best[x_i * 4 + 3])))));
+          if (m_any(m19)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t17, t18, m19);
         }
         acc_m_old[x_i] = acc_m[x_i];
-        acc_m[x_i] = lane0(v_maximum(set1(acc_m[x_i]), set1(h_max(a11))));
+        acc_m[x_i] = lane0(v_maximum(set1(acc_m[x_i]), set1(h_max(a12))));
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       if ((acc_m[x_i] != acc_m_old[x_i]) && !(acc_m_old[x_i] == -RF_INF)) {
-        const V t19 = set1(acc_s[x_i]);
-        const V t20 = sel(m_eq(set1(acc_m_old[x_i]), set1(-RF_INF)), v_settle(set1(acc_m[x_i])), set1(acc_m_old[x_i]));
-        const V t21 = v_settle(set1(acc_m[x_i]));
-        const V t22 = t20 - t21;
-        const V t23 = v_exp(t22);
-        const V t24 = t19 * t23;
-        const V n25 = t24;
-        *(acc_s + x_i) = lane0(n25);
+        const V t20 = set1(acc_s[x_i]);
+        const V t21 = sel(m_eq(set1(acc_m_old[x_i]), set1(-RF_INF)), v_settle(set1(acc_m[x_i])), set1(acc_m_old[x_i]));
+        const V t22 = v_settle(set1(acc_m[x_i]));
+        const V t23 = t21 - t22;
+        const V t24 = v_exp(t23);
+        const V t25 = t20 * t24;
+        const V n26 = t25;
+        *(acc_s + x_i) = lane0(n26);
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       {
         int64_t x_j = 0;
-        const V t29 = v_settle(set1(acc_m[x_i]));
-        V a26 = set1((rf_real)0);
+        const V t30 = v_settle(set1(acc_m[x_i]));
         V a27 = set1((rf_real)0);
+        V a28 = set1((rf_real)0);
         for (; x_j + 2 * LANES <= x_j_c; x_j += 2 * LANES) {
-          const V t28 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          const V t30 = t28 - t29;
-          const V t31 = v_expz(t30);
-          a26 = a26 + t31;
-          const V t32 = ld_real(buf_tile0 + x_i * 144 + (x_j + 1 * LANES));
-          const V t33 = t32 - t29;
-          const V t34 = v_expz(t33);
-          a27 = a27 + t34;
+          const V t29 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          const V t31 = t29 - t30;
+          const V t32 = v_expz(t31);
+          a27 = a27 + t32;
+          const V t33 = ld_real(buf_tile0 + x_i * 144 + (x_j + 1 * LANES));
+          const V t34 = t33 - t30;
+          const V t35 = v_expz(t34);
+          a28 = a28 + t35;
         }
         for (; x_j + LANES <= x_j_c; x_j += LANES) {
-          const V t35 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          const V t36 = t35 - t29;
-          const V t37 = v_expz(t36);
-          a26 = a26 + t37;
+          const V t36 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          const V t37 = t36 - t30;
+          const V t38 = v_expz(t37);
+          a27 = a27 + t38;
         }
         if (x_j < x_j_c) {
           const M m = tail(x_j_c - x_j);
-          const V t38 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          const V t39 = t38 - t29;
-          const V t40 = v_expz(t39);
-          a26 = a26 + keep(m, t40);
+          const V t39 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          const V t40 = t39 - t30;
+          const V t41 = v_expz(t40);
+          a27 = a27 + keep(m, t41);
         }
-        acc_s[x_i] += h_sum((a26 + a27));
+        acc_s[x_i] += h_sum((a27 + a28));
       }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
     {
-      const V t42 = set1(acc_m[x_i]);
-      const V t45 = set1(acc_s[x_i]);
+      const V t43 = set1(acc_m[x_i]);
+      const V t46 = set1(acc_s[x_i]);
       for (int64_t x_t = 0; x_t < n_t; x_t += LANES) {
         const M m = tail(n_t - x_t); (void)m;
-        const V t41 = ld_real(acc_best + x_i * 4 + x_t);
-        const V t43 = t41 - t42;
-        const V t44 = v_exp(t43);
-        const V t46 = t44 / t45;
-        stm_f32(m, out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t46);
+        const V t42 = ld_real(acc_best + x_i * 4 + x_t);
+        const V t44 = t42 - t43;
+        const V t45 = v_exp(t44);
+        const V t47 = t45 / t46;
+        stm_f32(m, out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t47);
       }
     }
   }
@@ -312,17 +318,17 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
     {
       for (int64_t x_t = 0; x_t < n_t; x_t += LANES) {
         const M m = tail(n_t - x_t); (void)m;
-        const V t47 = ld_real(acc_best_at + x_i * 4 + x_t);
-        stm_i64(m, out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t47);
+        const V t48 = ld_real(acc_best_at + x_i * 4 + x_t);
+        stm_i64(m, out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t48);
       }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad48 = 0;
-    bad48 |= !isfinite(acc_m[x_i]);
-    bad48 |= !isfinite(acc_s[x_i]);
-    for (int64_t t = 0; t < 4; t++) bad48 |= !isfinite(acc_best[x_i * 4 + t]);
-    if (bad48) __atomic_store_n(flags + (0 * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad49 = 0;
+    bad49 |= !isfinite(acc_m[x_i]);
+    bad49 |= !isfinite(acc_s[x_i]);
+    for (int64_t t = 0; t < 4; t++) bad49 |= !isfinite(acc_best[x_i * 4 + t]);
+    if (bad49) __atomic_store_n(flags + (0 * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
