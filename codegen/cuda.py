@@ -86,6 +86,7 @@ def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
     sizes = _sizes(names, p, "\n".join(lines))
     used = set(re.findall(r"\w+", "\n".join([*sizes, *lines])))
     chosen = [(kind, text, arg) for kind, text, arg in _parameters(names, names.k) if text in used]
+    chosen += [("const __grid_constant__ TensorMap ", text, arg) for text, arg in getattr(made, "maps", {}).items()]
     if names.where is not None:
         chosen.append(("const u8 *__restrict__ ", "guard", ("guard",)))
         lines = ["if (*guard == 0) return;", *lines]

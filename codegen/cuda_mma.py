@@ -194,7 +194,7 @@ class FragmentPhase(FragmentStates):
         many = blocks != "1"
         out.append(f"const int tile_0 = lo + step{f' / {blocks}' if many else ''} * {s.step}; (void)tile_0;")
         if many and self.score is not None:
-            out.append(f"const int inner_0 = step % {blocks} * {self.score.c_block};")
+            out.append(f"const int inner_0 = step % {blocks} * {self.score.c_block}; (void)inner_0;")
             starts[inner] = "inner_0"
         for x in stages:
             lines = self._copies(x, self.where[x.dst], starts if x.inner else {s.axis: "tile_0"})

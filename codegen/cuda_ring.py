@@ -1,43 +1,53 @@
 """The ring of stages between the warps that copy and the warpgroups that compute.
 
-The last warps of the block copy the operands of each step into a ring of stages and announce them at a barrier in shared memory;
-the computing warps wait for a stage, read it, and give it back. Neither side waits for the other but at those barriers.
+The last warps of the block bring the operands of each step into a ring of stages; the computing warps wait for a stage, read it,
+and give it back. Neither side waits for the other but at barriers in shared memory, two a stage. Tiles that a tensor map describes
+are fetched by the copy engine, which one thread asks and which announces them itself; the others by all threads of the copying
+warps, with cp.async, which announce them when they have landed.
 """
 
 from __future__ import annotations
 
+from redfuser_eq.errors import IRError
+
 from .cuda_expr import CudaNames
 from .cuda_mma import FragmentPhase
 from .kernel import Loop, Phase, Stage, statements
+from .launch import MapArg
 
-PRODUCERS = 128
-LEAST = 56  # registers of a producing thread
+LEAST, FEW = 56, 24  # registers of a copying thread where it gives some away, and of one that only asks the engine
+PANEL = 128  # bytes of a row of a panel: what the swizzle permutes
+BYTES = {"bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1}
 
 
 class RingPhase(FragmentPhase):
-    """Prints the copies of one phase with a single loop. The last four warps of the block are the producers."""
+    """Prints the copies of one phase with a single loop. maps: the tensor maps that the kernel is given, by parameter."""
 
     def __init__(self, names: CudaNames, phase: Phase):
         super().__init__(names, phase)
-        self.consumers = self.place.threads - PRODUCERS
+        self.producers = 32 * self.place.producers
+        self.consumers = self.place.threads - self.producers
+        self.maps: dict[str, MapArg] = {}
 
     def do_stage(self, s: Stage) -> list[str]:
-        """A tile that stays for the whole block: in the first stage's group of copies."""
+        """A tile that stays for the whole block: it comes with the first stage."""
         self.where[s.dst] = f"sm + {self.shared}"
         self.shared += self.bytes_of(s.dst)
         self.stays = self.shared
         return []
 
     def copier(self) -> tuple[int, str]:
-        return PRODUCERS, f", threadIdx.x - {self.consumers}"
+        return self.producers, f", threadIdx.x - {self.consumers}"
 
     def ring(self, s: Loop, stages: list[Stage], blocks: str, at: str) -> list[str]:
         """The barriers, all that the producers do, and what the computing threads do at the ends of a stage. stages, blocks, at:
         as `enter` gives them."""
         depth = self.place.stages
         less, more = self._registers()
+        every = [x for x in statements(self.phase.body) if isinstance(x, Stage)]
+        arrivals = any(x.mapped for x in every) + self.producers * any(not x.mapped for x in every)
         return [f"__shared__ u64 barriers[{2 * depth}];", f"const u32 full = smem(barriers), empty = full + {8 * depth};",
-                f"if (threadIdx.x == 0) {{ for (int i = 0; i < {depth}; i++) {{ mbarrier_init(full + 8 * i, {PRODUCERS}); "
+                f"if (threadIdx.x == 0) {{ for (int i = 0; i < {depth}; i++) {{ mbarrier_init(full + 8 * i, {arrivals}); "
                 f"mbarrier_init(empty + 8 * i, {self.consumers // 32}); }} fence_mbarrier_init(); }}",
                 "__syncthreads();",
                 f"if (threadIdx.x >= {self.consumers}) {{", *less, *self._produce(s, stages, blocks, at), "return;", "}",
@@ -53,20 +63,68 @@ class RingPhase(FragmentPhase):
     def _registers(self) -> tuple[list[str], list[str]]:
         """Registers go from the producers to the computing threads, where a block has fewer than these can use."""
         held = 65536 // self.place.threads // 8 * 8
-        if held > 240:
+        if held > 240 or self.producers % 128:
             return [], []
-        most = (held * self.place.threads - LEAST * PRODUCERS) // self.consumers // 8 * 8
-        return [f"registers_less<{LEAST}>();"], [f"registers_more<{min(240, most)}>();"]
+        staged = [x for x in statements(self.phase.body) if isinstance(x, Stage)]
+        least = FEW if all(x.mapped for x in staged) else LEAST
+        most = (held * self.place.threads - least * self.producers) // self.consumers // 8 * 8
+        return [f"registers_less<{least}>();"], [f"registers_more<{min(240, most)}>();"]
 
     def _produce(self, s: Loop, stages: list[Stage], blocks: str, at: str) -> list[str]:
-        """Copies are announced some steps later, when they have landed. Two stages less than the ring has: the computing warps
-        may hold one while they wait for the next."""
+        """Copies by threads are announced some steps later. Two stages less than the ring has: the computing warps may hold one
+        while they wait for the next."""
         depth, lag = self.place.stages, self.place.stages - 2
         stay = [x for x in statements(self.phase.body) if isinstance(x, Stage) and x not in stages]
-        announce = f"fence_async(); mbarrier_arrive(full + told % {depth} * 8); told++;"
-        return [*(line for x in stay for line in self._copies(x, self.where[x.dst], {})), "int told = 0;",
-                "for (int step = 0; step < steps; step++) {",
+        asked = [x for x in stages if x.mapped]
+        copied = [x for x in stages if not x.mapped]
+        kept = [x for x in stay if not x.mapped]
+        engine = self._ask(s, asked, [x for x in stay if x.mapped], blocks)
+        first = f"if (threadIdx.x == {self.consumers})"
+        loop = ["for (int step = 0; step < steps; step++) {",
                 f"if (step >= {depth}) mbarrier_wait(empty + step % {depth} * 8, (step / {depth} - 1) & 1);",
-                f"const u32 stage = {at};", *self._fetches(s, stages, blocks), "cp_async_commit();",
+                f"const u32 stage = {at};"]  # fmt: skip
+        if not copied and not kept:
+            return [f"{first} {loop[0]}", *loop[1:], *engine, "}"]
+        fetches = self._fetches(s, copied, blocks) if copied else []
+        announce = f"fence_async(); mbarrier_arrive(full + told % {depth} * 8); told++;"
+        return [*(line for x in kept for line in self._copies(x, self.where[x.dst], {})), "int told = 0;", *loop,
+                *([f"{first} {{", *engine, "}"] if engine else []), *fetches, "cp_async_commit();",
                 f"if (step >= {lag}) {{ cp_async_wait<{lag}>(); {announce} }}", "}",
                 f"cp_async_wait<0>(); while (told < steps) {{ {announce} }}"]  # fmt: skip
+
+    # ---- the copy engine
+    def _ask(self, s: Loop, asked: list[Stage], stay: list[Stage], blocks: str) -> list[str]:
+        """One thread announces the bytes of a step and asks for them: those of its stage and, at first, of what stays."""
+        if not asked and not stay:
+            return []
+        many = blocks != "1"
+        always = sum(self.bytes_of(x.dst) for x in asked if x.inner or not many)
+        last = sum(self.bytes_of(x.dst) for x in asked if many and not x.inner)
+        first = sum(self.bytes_of(x.dst) for x in stay)
+        terms = [f"(step == 0 ? {first} : 0)"] * (first > 0) + [f"(step % {blocks} == {blocks} - 1 ? {last} : 0)"] * (last > 0)
+        boxes = [line for x in stay for line in self._copies(x, self.where[x.dst], {})]
+        return [f"const u32 bar = full + step % {self.place.stages} * 8;",
+                f"mbarrier_expect(bar, {' + '.join([str(always), *terms])});",
+                *(["if (step == 0) {", *boxes, "}"] if boxes else []), *(self._fetches(s, asked, blocks) if asked else [])]  # fmt: skip
+
+    def _copies(self, s: Stage, to: str, starts: dict[str, str]) -> list[str]:
+        return self._box(s, to, starts) if s.mapped else super()._copies(s, to, starts)
+
+    def _box(self, s: Stage, to: str, starts: dict[str, str]) -> list[str]:
+        """Ask for a tile, panel by panel. Dimensions of the map: the tile's columns, its rows, and every other axis."""
+        array = self.names.k.array(s.source.source)
+        if array is None:
+            raise IRError(f"{s.source.source!r} is no argument that could be staged")
+        first, last = self.buffer(s.dst).dims
+        (rows, _), size = self.shape(s.dst), BYTES[array.dtype]
+        places = {a: d for d, a in enumerate(s.source.dims) if array.strides[d] != 0}
+        axes = [last, first, *(a for a in reversed(places) if a not in (first, last))]
+        box = (PANEL // size, rows, *(1 for _ in axes[2:]))
+        name = f"map_{s.dst}"
+        self.maps[name] = ("map", array.name, tuple((a, places[a]) for a in axes), box, size)
+        at = [starts.get(a, self.at[a].start if a in self.at else "0") for a in axes]
+        panels = self.bytes_of(s.dst) // (rows * PANEL)
+        return [
+            f"tma_load{len(axes)}({to} + {p * rows * PANEL}, &{name}, {', '.join([f'{at[0]} + {p * box[0]}', *at[1:]])}, bar);"
+            for p in range(panels)
+        ]

@@ -325,12 +325,14 @@ class Scan:
 class Stage:
     """Bring a tile of an operand close, on devices with explicit memory: into dst, a worker's buffer over (row, column) axes,
     padded with zeros where the axes end. The column axis is the contiguous one where the source has any. inner: an axis of
-    dst is the inner axis of a contraction and comes in blocks. dtype: tag of dst's elements, "" for the source's own."""
+    dst is the inner axis of a contraction and comes in blocks. dtype: tag of dst's elements, "" for the source's own.
+    mapped: the copy engine does it, by a tensor map of the source."""
 
     dst: str
     source: Operand
     inner: str = ""
     dtype: str = ""
+    mapped: bool = False
 
 
 @dataclass(frozen=True)
@@ -373,7 +375,7 @@ class Place:
 
     form: "rows" (states in registers), "elements" (no stream), "scan" (Scan and Summarise), "tile" (tiles and states in shared
     memory), "mma" (fragments of 16 x 8 accumulators of matrix instructions) or "wgmma" (the same fragments, products by
-    warpgroups; the last four warps copy). warps: of the block.
+    warpgroups). warps: of the block, the last `producers` of which only copy.
     rows: group: threads that share a row; the block does threads / group points of the last grid axis at once. elems: elements
     of the stream a thread holds of a tile, `vector` of them consecutive. along: which neighbour threads walk, "stream" or "row".
     mma: fragments: blocks of 16 rows that a warp holds. stages: tiles of operands in flight."""
@@ -382,6 +384,7 @@ class Place:
     warps: int
     fragments: int = 1
     stages: int = 2
+    producers: int = 0
     group: int = 1
     elems: int = 1
     vector: int = 1

@@ -26,6 +26,7 @@ from .kernel import (
     Phase,
     Place,
     Rebase,
+    Stage,
     State,
     Stmt,
     Store,
@@ -96,6 +97,10 @@ def _check_place(p: Phase, place: Place) -> None:
     known = place.form in FORMS and place.along in ("stream", "row")
     if not known or not 1 <= place.group <= place.threads <= 1024 or place.threads % place.group or place.elems % place.vector:
         raise IRError(f"phase {p.name!r}: no block has the place {place}")
+    if (place.form == "wgmma") != (place.producers > 0) or not 0 <= place.producers < place.warps:
+        raise IRError(f"phase {p.name!r}: {place.producers} warps cannot do the copies of the form {place.form!r}")
+    if place.form != "wgmma" and any(isinstance(s, Stage) and s.mapped for s in statements(p.body)):
+        raise IRError(f"phase {p.name!r}: nobody copies by tensor maps in the form {place.form!r}")
 
 
 def _check_body(

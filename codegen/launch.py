@@ -13,6 +13,9 @@ from typing import Any, TypeAlias
 from .kernel import Size
 
 Sizes: TypeAlias = tuple[Size, ...]
+# ("map", source, ((axis, dimension of the source), ...), elements of a box along each, bytes of an element): a tensor map that
+# describes the source by these axes, the contiguous one first, with 128-byte swizzle and zeros past the ends
+MapArg: TypeAlias = tuple[str, str, tuple[tuple[str, int], ...], tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class Launch:
 
     args, in the order of the kernel's parameters: ("in", source), ("out", position), ("flags",), ("buffer", name) and, in a program
     of flagged rows, ("where",) and ("guard",) are device pointers; ("extent", axis), ("in_stride", source, dimension) and
-    ("out_stride", position, dimension) are `long long`, strides in elements."""
+    ("out_stride", position, dimension) are `long long`, strides in elements. A `MapArg` is the driver's structure for the copy
+    engine, 128 bytes by value."""
 
     name: str
     grid: tuple[Sizes, Sizes, Sizes]

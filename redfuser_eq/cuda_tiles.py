@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
+from . import cuda_copies
 from .cascade import Accumulator, Pass
 from .codegen import kernel as ir
 from .codegen.kernel import SEGMENT
@@ -22,6 +23,7 @@ from .ops import MONOIDS
 from .phase import law
 from .products import ProductBuilder
 from .roles import Product, Roles, classify, factors, find_product, product, split_columns, terms
+from .schedule import row_major
 from .tiles import up
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ RESIDENT = 256  # inner elements up to which the row operand stays in shared mem
 BLOCK = 64  # inner elements at a time, when it does not
 LISTED = 8  # entries of a top-k list that fit in registers
 SCAN_WARPS = 8
-PRODUCERS = 4  # warps that copy, where warpgroups multiply
 FEW_ROWS = 128  # rows that share a stream, up to which it is cut
 HELD = 320  # columns and elements of the stream that a thread's rows hold: two each register
 
@@ -306,8 +307,17 @@ class TileBuilder(ProductBuilder):
         if key not in self.staged:
             name = f"staged{self.number}_{len(self.staged)}"
             self.s.buffers.append(ir.Buffer(name, (first, last), (ir.Size(value=sizes[first]), ir.Size(value=sizes[last]))))
-            self.staged[key] = ir.Stage(name, ir.Operand(e.source, e.dims), inner, dtype)
+            mapped = self.shape.groups and self._mapped(e, first, {a: sizes[a] for a in (first, last)}, dtype)
+            self.staged[key] = ir.Stage(name, ir.Operand(e.source, e.dims), inner, dtype, mapped)
         return ir.Operand(self.staged[key].dst, (first, last))
+
+    def _mapped(self, e: Load, first: str, sizes: dict[str, int], dtype: str) -> bool:
+        """The copy engine can bring the tile."""
+        s = self.s
+        array = next((a for a in s.inputs if a.name == e.source), None)
+        if array is None or e.source in s.choice.get("unmapped", ()) or dtype not in ("", array.dtype):
+            return False
+        return cuda_copies.mapped(array, e.dims, first, sizes, s.extents, s.strides.get(e.source, row_major(e.dims, s.extents)))
 
     def _product_operands(self) -> tuple[ir.Operand, ir.Operand]:
         f, t, p = self.form, self.shape, self.form.product
@@ -382,7 +392,8 @@ class TileBuilder(ProductBuilder):
         segment = (ir.Grid(SEGMENT, self.segment),) if self.segment else ()
         grid = (*batch, *segment, *columns, ir.Grid(self.row, self.form.rows))
         t = self.shape
-        place = ir.Place("wgmma" if t.groups else "mma", t.warps + (PRODUCERS if t.groups else 0), t.fragments, t.stages)
+        copying = cuda_copies.producers(self.staged.values(), t.warps) if t.groups else 0
+        place = ir.Place("wgmma" if t.groups else "mma", t.warps + copying, t.fragments, t.stages, copying)
         uneven = any(isinstance(x, ir.Skip) for x in ir.statements(tuple(body)))
         parts = self._parts() if self.segment else ()
         body += [ir.Partial(parts)] if self.segment else self.results()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from emulator import CUPY_OPTIONS, Buffer, Module, Schedule
+from emulator.device import encode_map
 from emulator.device import run as launch_kernel
 
 from redfuser_eq.cascade import Cascade
@@ -46,10 +47,11 @@ def run(
     outputs = list(out) if out is not None else [np.empty([extents[a] for a in o.axes], o.dtype) for o in c.outputs]
     strides: dict[Any, tuple[int, ...]] = {s.name: strides_of(a) for s, a in zip(c.sources, arrays, strict=True)}
     strides |= {i: strides_of(a) for i, a in enumerate(outputs)}
-    kernel = schedule(c, extents, strides, gpu, choice)
+    ins = {s.name: _Placed(a) for s, a in zip(c.sources, arrays, strict=True)}
+    odd = tuple(n for n, x in ins.items() if int(x.pointer) % 16)
+    kernel = schedule(c, extents, strides, gpu, {"unmapped": odd, **(choice or {})})
     program = emit(kernel, gpu)
     module = Module(program.text, gpu.arch, CUPY_OPTIONS)
-    ins = {s.name: _Placed(a) for s, a in zip(c.sources, arrays, strict=True)}
     outs = [_Placed(a, poison=True) for a in outputs]
     flags = Buffer(max(1, int(np.prod([extents[a] for a in program.flag_axes or ()]))), "flags")
     flags.bytes[:] = 0
@@ -116,6 +118,11 @@ def _argument(
         return scratch[where[0]]
     if kind == "extent":
         return np.int64(extents[where[0]])
+    if kind == "map":
+        source, axes, box, element = where
+        shape = [extents[a] for a, _ in axes]
+        steps = [strides[source][d] * element if n > 1 or not k else 16 for k, ((_, d), n) in enumerate(zip(axes, shape, strict=True))]
+        return encode_map(int(ins[source].pointer), element, shape, steps, box)
     return np.int64(strides[where[0]][where[1]])
 
 

@@ -7,6 +7,7 @@ with the name of its architecture.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import time
@@ -17,9 +18,9 @@ from typing import Any
 import numpy as np
 import pytest
 from emulator import EmulatedDevice, Schedule
-from emulator.device import Buffer, EmulatorError
+from emulator.device import Buffer, EmulatorError, encode_map
 
-from redfuser_eq.runtime import cuda_cupy
+from redfuser_eq.runtime import cuda_cupy, tensor_map
 
 
 class CUDARuntimeError(RuntimeError):
@@ -141,6 +142,28 @@ def like(values: np.ndarray) -> ndarray:
     return made
 
 
+def _by_value(a: Any) -> Any:
+    """CuPy passes the bytes of host arrays of size one, as records of a custom dtype are."""
+    return a.tobytes() if isinstance(a, np.ndarray) and a.size == 1 else a
+
+
+def encode_tiled(
+    room: int, kind: int, rank: int, address: int, shape: Any, strides: Any, box: Any, steps: Any, interleave: int, swizzle: int,
+    promote: int, fill: int,
+) -> int:  # fmt: skip
+    """The driver's cuTensorMapEncodeTiled, with the emulator's maps."""
+    if room % 64 or not CURRENT.maps or interleave or fill or list(steps) != [1] * rank:
+        return 1  # CUDA_ERROR_INVALID_VALUE
+    element = {0: 1, 1: 2, 2: 4}[kind]
+    try:
+        made = encode_map(address, element, list(shape), [element, *strides], list(box), (0, 32, 64, 128)[swizzle])
+    except ValueError:
+        return 1
+    ctypes.memmove(room, made, len(made))
+    CURRENT.encoded += 1
+    return 0
+
+
 class Kernel:
     """A RawKernel: arrays and NumPy scalars as arguments, blocks of at most what the device has."""
 
@@ -155,7 +178,7 @@ class Kernel:
     def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], *, shared_mem: int = 0) -> None:
         if not CURRENT.running:
             return
-        given = [np.uint64(a.data.ptr) if isinstance(a, ndarray) else a for a in args]
+        given = [np.uint64(a.data.ptr) if isinstance(a, ndarray) else _by_value(a) for a in args]
         with CURRENT.lock:  # the emulator runs one launch at a time
             CURRENT.log.append((self._function.name, grid, block, shared_mem))
             CURRENT.device.launch(self._function, grid, block, shared_mem, given)
@@ -175,7 +198,8 @@ class RawModule:
 
 
 class Current:
-    """The emulated device, what was launched, and failures that a test wants. running: false, and launches do nothing."""
+    """The emulated device, what was launched, and failures that a test wants. running: false, and launches do nothing. maps: false,
+    and the driver encodes no tensor maps. encoded: how many it did."""
 
     def __init__(self) -> None:
         self.device = EmulatedDevice()
@@ -186,7 +210,8 @@ class Current:
     def reset(self, arch: str = "sm_80", schedule: Schedule | None = None, multiprocessors: int = 4) -> None:
         self.device = EmulatedDevice(arch, schedule or Schedule(), multiprocessors)
         self.log: list[tuple[Any, ...]] = []
-        self.running = True
+        self.running = self.maps = True
+        self.encoded = 0
         self.devices: Any = 1
         self.room = 1 << 40
         self.properties = {
@@ -287,6 +312,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **options: Any) -> Current:
     CURRENT.reset(**options)
     forget()
     monkeypatch.setitem(sys.modules, "cupy", module())
+    monkeypatch.setattr(tensor_map, "driver", lambda: encode_tiled)
     return CURRENT
 
 

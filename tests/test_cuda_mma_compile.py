@@ -21,7 +21,7 @@ from test_cuda_mma import BF16, workload
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda_mma_compile.json"
 SLACK = 8  # registers
-COUNTED = ("HMMA", "HGMMA", "LDSM", "LDGSTS")
+COUNTED = ("HMMA", "HGMMA", "LDSM", "LDGSTS", "UTMALDG")
 HEADS = {"b": 4, "h": 16, "i": 4096, "j": 4096}
 CASES: dict[str, tuple[str, dict[str, int]]] = {
     "attention 64": ("attention", HEADS | {"e": 64, "d": 64}),

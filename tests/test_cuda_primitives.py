@@ -228,6 +228,29 @@ def on_device(x: Array) -> Buffer:
     return buffer
 
 
+@needs_emulator
+@pytest.mark.parametrize("schedule", SCHEDULES[::3], ids=str)
+@pytest.mark.parametrize("rank", [2, 3, 4, 5])
+def test_boxes_of_a_tensor_swizzled_and_filled_with_zeros(rank: int, schedule: Schedule) -> None:
+    """A box that begins before the first row and ends past the last column, row and layer of a tensor with gaps."""
+    shape, box, corner = (2, 3, 2, 9, 72)[-rank:], (1, 1, 2, 16, 64)[-rank:], (1, 2, 1, -3, 40)[-rank:]
+    rng = np.random.default_rng(rank)
+    x = rng.integers(1, 1 << 16, (*shape[:-1], 80)).astype(U16)
+    memory, out = on_device(x), np.zeros((int(np.prod(box)) // 64, 8, 8), U16)
+    tile = tensor_map(memory, shape, 2, box, 128, x.strides)
+    body = f"""(const __grid_constant__ TensorMap map, uint4* out) {{
+      extern __shared__ __align__(1024) unsigned char m[]; __shared__ u64 bar[1]; const u32 full = smem(bar), to = smem(m);
+      if (threadIdx.x == 0) {{ mbarrier_init(full, 1); fence_mbarrier_init(); mbarrier_expect(full, {2 * np.prod(box)});
+        tma_load{rank}(to, &map, {", ".join(map(str, corner[::-1]))}, full); }}
+      __syncthreads(); mbarrier_wait(full, 0);
+      for (int i = threadIdx.x; i < {out.size // 8}; i += 32) out[i] = *(uint4*)(m + (i / 8 * 8 + (i ^ i / 8) % 8) * 16); }}"""
+    build(body, "sm_90a").launch((1,), (32,), 2 * int(np.prod(box)), [tile, out], schedule, [memory])
+    room = np.zeros([n + 2 * b for n, b in zip(shape, box, strict=True)], U16)
+    room[tuple(slice(b, b + n) for n, b in zip(shape, box, strict=True))] = x[..., : shape[-1]]
+    want = room[tuple(slice(b + c, 2 * b + c) for b, c in zip(box, corner, strict=True))]
+    np.testing.assert_array_equal(out.reshape(box), want)
+
+
 HOPPER = """(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, const __grid_constant__ TensorMap C, int steps) {
   extern __shared__ __align__(1024) unsigned char m[]; __shared__ u64 bars[4];
   const u32 tiles = smem(m), full = smem(bars), empty = full + 16; float* out = (float*)(m + 2 * 24576);
@@ -303,6 +326,7 @@ def test_every_primitive_is_tested() -> None:
     text = "".join((Path(__file__).parent / f"test_cuda_{name}.py").read_text() for name in ("primitives", "access"))
     family = {name: name.rpartition("_")[0] for name in primitives()}  # of some the last part is a parameter of a test
     named = [n for n, f in family.items() if re.search(rf"\b({n}\b|{f}_({{name}}|{{element}}|ELEMENT))", text)]
+    named += [n for n in family if re.sub(r"\d$", "{rank}", n) in text]
     reached = set(re.findall(r"\w+", paste(" ".join(named), 90)))
     assert sorted(set(primitives()) - reached) == []
 

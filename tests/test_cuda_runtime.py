@@ -460,8 +460,12 @@ def test_work_joins_torchs_stream(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_conformance_tests_run_kernels(gpu: emulated_cupy.Current, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they would do on a device, on the emulator."""
-    monkeypatch.setattr(test_cuda_primitives, "Module", hardware.Module)
+    hardware.stand_in(monkeypatch, test_cuda_primitives)
     test_cuda_primitives.test_lane_reductions(8)
     staged = test_cuda_primitives.test_staged_tiles_and_tensor_cores_with_ragged_edges
     staged("bf16", ml_dtypes.bfloat16, "async", emulator.Schedule())
     assert len(gpu.log) == 2
+    on = emulated_cupy.install(monkeypatch, arch="sm_90a")
+    test_cuda_primitives.test_boxes_of_a_tensor_swizzled_and_filled_with_zeros(3, emulator.Schedule())
+    test_cuda_primitives.test_warp_specialised_product_on_hopper("bf16_sst", emulator.Schedule())
+    assert len(on.log) == 2

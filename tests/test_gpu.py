@@ -52,17 +52,19 @@ CASES: list[tuple[Any, dict[str, Any], int]] = [
     (primitives.test_other_mma_elements, {"element": "tf32", "dtype": F32, "k": 8, "arch": "sm_80"}, 80),
     (primitives.test_other_mma_elements, {"element": "e4m3", "dtype": primitives.E4M3, "k": 32, "arch": "sm_89"}, 89),
     (primitives.test_transposed_loads_and_matrix_stores, {}, 90),
+    *((primitives.test_boxes_of_a_tensor_swizzled_and_filled_with_zeros, {"rank": n, "schedule": Schedule()}, 90) for n in (2, 3, 4, 5)),
+    *((primitives.test_warp_specialised_product_on_hopper, {"form": form, "schedule": Schedule()}, 90) for form in primitives.FORMS),
 ]
+HOPPER_ONLY = (primitives.test_warp_specialised_product_on_hopper,)  # later devices have other instructions
 
 
 @pytest.mark.parametrize(("test", "arguments", "least"), CASES, ids=[f"{t.__name__[5:]} {list(a.values())}" for t, a, _ in CASES])
 def test_conformance(test: Any, arguments: dict[str, Any], least: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test that holds the emulator to NumPy holds the hardware to it."""
     capability = cuda_cupy.current().gpu.capability
-    if capability < least:
+    if capability < least or (test in HOPPER_ONLY and capability != 90):
         pytest.skip(f"needs compute capability {least / 10}")
-    monkeypatch.setattr(primitives, "Module", hardware.Module)
-    monkeypatch.setattr(primitives, "_assemble", lambda *_: None)
+    hardware.stand_in(monkeypatch, primitives)
     test(**arguments)
 
 

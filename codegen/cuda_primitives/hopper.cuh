@@ -36,6 +36,18 @@ DEV void tma_load3(u32 to, const TensorMap *map, int x, int y, int z, u32 bar) {
                ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(bar) : "memory");
 }
 
+//@ tma_load4 (90) : the same in four dimensions.
+DEV void tma_load4(u32 to, const TensorMap *map, int x, int y, int z, int w, u32 bar) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
+               ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar) : "memory");
+}
+
+//@ tma_load5 (90) : the same in five dimensions.
+DEV void tma_load5(u32 to, const TensorMap *map, int x, int y, int z, int w, int v, u32 bar) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, %6}], [%7];"
+               ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(w), "r"(v), "r"(bar) : "memory");
+}
+
 //@ tma_store2 (90) : starts the copy of a box from shared memory; after fence_async and a barrier; one thread.
 DEV void tma_store2(const TensorMap *map, int x, int y, u32 from) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"

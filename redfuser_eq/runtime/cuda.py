@@ -20,6 +20,7 @@ from ..cascade import Cascade
 from ..codegen.cuda import emit
 from ..codegen.kernel import Kernel
 from ..codegen.launch import CudaProgram
+from ..cuda_copies import ALIGNED
 from ..cuda_schedule import schedule
 from ..errors import BackendError
 from ..gpu import GPUS, Gpu
@@ -30,6 +31,7 @@ from .cuda_launch import Arg, Device, Ready, flag_bytes, prepare
 from .cuda_repair import DeviceRepair, in_place, prepare_repair
 from .numpy import checked_arrays, checked_out
 from .repair import Repair
+from .tensor_map import NoMap
 
 SIGNATURES = 512  # kept for each executable; beyond, all are dropped
 PROGRAMS = 1024  # kept by the process
@@ -65,12 +67,15 @@ def source(cascade: Cascade, arrays: Sequence[Any], extents: Mapping[str, int], 
     return program(cascade, extents, _strides(arrays, cascade, None), gpu).text
 
 
-def program(cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, tuple[int, ...]], gpu: Gpu) -> CudaProgram:
-    """Schedule and print. strides: in elements, by source name and by position for outputs (row-major when absent).
+def program(
+    cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, tuple[int, ...]], gpu: Gpu, unmapped: tuple[str, ...] = ()
+) -> CudaProgram:
+    """Schedule and print. strides: in elements, by source name and by position for outputs (row-major when absent). unmapped:
+    sources that no tensor map may describe.
 
     Raises BackendError where a cascade has no CUDA form."""
     try:
-        return _printed(schedule(cascade, extents, strides, gpu), gpu)
+        return _printed(schedule(cascade, extents, strides, gpu, {"unmapped": unmapped}), gpu)
     except Unsupported as error:
         raise BackendError(
             f"target='cuda': there is no kernel for this program: {error}; move the arrays to the host and use target='cpu' or 'numpy'"
@@ -78,11 +83,12 @@ def program(cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, 
 
 
 def programs(
-    cascade: Cascade, plain: Cascade, extents: Mapping[str, int], strides: Mapping[Any, tuple[int, ...]], gpu: Gpu
-) -> tuple[CudaProgram, CudaProgram | None]:
+    cascade: Cascade, plain: Cascade, extents: Mapping[str, int], strides: Mapping[Any, tuple[int, ...]], gpu: Gpu,
+    unmapped: tuple[str, ...] = (),
+) -> tuple[CudaProgram, CudaProgram | None]:  # fmt: skip
     """What a call runs: the cascade's program, and the plain one's for the rows that it flags (None where it flags none, or the
-    plain one has no kernel). Raises BackendError where a cascade has no CUDA form."""
-    made = program(cascade, extents, strides, gpu)
+    plain one has no kernel). unmapped: see `program`. Raises BackendError where a cascade has no CUDA form."""
+    made = program(cascade, extents, strides, gpu, unmapped)
     if made.flag_axes is None or _same(cascade, plain):
         return made, None
     try:
@@ -152,15 +158,17 @@ class CudaExecutable:
             for a, result in zip(out, self._call(device, given, extents, None), strict=True):
                 device.copy(a, result)
             return list(out)
+        odd = tuple([i for i, a in enumerate(given) if a.data.ptr % ALIGNED]) if device.maps else None
         key = (
             device.index,
+            odd,
             tuple([(a.shape, a.strides, a.dtype, a.data.device_id) for a in given]),
             tuple(extents.values()),
             None if out is None else tuple([(a.shape, a.strides, a.dtype, a.data.device_id) for a in out]),
         )
         ready = self._signatures.get(key)
         if ready is None:
-            ready = self._new(key, device, given, extents, out)
+            ready = self._new(key, device, given, extents, out, odd)
         for i in ready.copied:
             given[i] = given[i].copy()
         results = [device.empty(shape, dtype) for shape, dtype in ready.shapes] if out is None else list(out)
@@ -202,17 +210,22 @@ class CudaExecutable:
             device.write(r, value)
 
     # ---- at a new signature
-    def _new(self, key: Any, device: Device, given: list[Any], extents: Mapping[str, int], out: Sequence[Any] | None) -> _Signature:
+    def _new(
+        self, key: Any, device: Device, given: list[Any], extents: Mapping[str, int], out: Sequence[Any] | None, odd: Any
+    ) -> _Signature:
         with self._lock:  # a build takes a second: others wait for it instead of making it too
             ready = self._signatures.get(key)
             if ready is None:
-                ready = self._prepare(device, given, extents, out)
+                ready = self._prepare(device, given, extents, out, odd)
                 if len(self._signatures) >= SIGNATURES:
                     self._signatures.clear()
                 self._signatures[key] = ready
             return ready
 
-    def _prepare(self, device: Device, given: list[Any], extents: Mapping[str, int], out: Sequence[Any] | None) -> _Signature:
+    def _prepare(
+        self, device: Device, given: list[Any], extents: Mapping[str, int], out: Sequence[Any] | None, odd: tuple[int, ...] | None
+    ) -> _Signature:
+        """odd: inputs that start at no multiple of 16 bytes, None where the device has no tensor maps."""
         checked_arrays(self.cascade, given, extents)
         if out is not None:
             checked_out(self.cascade.outputs, extents, out)
@@ -225,14 +238,29 @@ class CudaExecutable:
         copied = tuple(i for i, a in enumerate(given) if any(s % a.itemsize for s in a.strides))
         seen = [a.copy() if i in copied else a for i, a in enumerate(given)]
         strides = _strides(seen, self.cascade, out)
-        made, fixing = programs(self.cascade, self.plain, extents, strides, device.gpu)
+        every = tuple(s.name for s in self.cascade.sources)
+        try:
+            unmapped = every if odd is None else tuple(every[i] for i in odd)
+            return self._prepared(device, seen, extents, strides, shapes, copied, unmapped)
+        except NoMap:
+            return self._prepared(device, seen, extents, strides, shapes, copied, every)
+
+    def _prepared(
+        self, device: Device, seen: list[Any], extents: Mapping[str, int], strides: dict[Any, tuple[int, ...]], shapes: Any,
+        copied: tuple[int, ...], unmapped: tuple[str, ...],
+    ) -> _Signature:  # fmt: skip
+        """Raises NoMap where the driver makes no map of a source that is not among the unmapped."""
+        made, fixing = programs(self.cascade, self.plain, extents, strides, device.gpu, unmapped)
         strides = {i: row_major(o.axes, extents) for i, o in enumerate(self.cascade.outputs)} | strides
         size = _size_in(extents, strides)
         brought: list[Arg] = [("in", s.name) for s in self.cascade.sources] + [("out", i) for i in range(len(shapes))]
         self._text = made.text
+        if made.flag_axes is not None:
+            brought.append(("flags",))
+        main = prepare(made, device, brought, extents, size)
+        main.mapped(device, seen)
         if made.flag_axes is None:
-            return _Signature(prepare(made, device, brought, extents, size), shapes, copied=copied)
-        main = prepare(made, device, [*brought, ("flags",)], extents, size)
+            return _Signature(main, shapes, copied=copied)
         repair = None if fixing is None else prepare_repair(fixing, self.plain, device, made.flag_axes, extents, size)
         flags = made.flag_axes, flag_bytes(made, extents)
         return _Signature(main, shapes, flags, repair, not self._same and repair is None, copied)

@@ -21,6 +21,7 @@ import numpy as np
 from ..codegen.launch import CudaProgram
 from ..errors import BackendError
 from ..gpu import GPUS, Gpu, by_capability
+from . import tensor_map
 from .compiler import cache_dir, entry
 
 OPTIONS = ("--std=c++17", "-ftz=true", "--device-as-default-execution-space")  # but for the first, what RawModule compiles with
@@ -99,11 +100,12 @@ def gpu_of(properties: Any) -> Gpu:
 
 
 class CupyDevice:
-    """One CUDA device. gpu: its description. Arrays are CuPy's; memory comes from CuPy's pool."""
+    """One CUDA device. gpu: its description. maps: kernels may use tensor maps. Arrays are CuPy's; memory comes from CuPy's pool."""
 
     def __init__(self, index: int) -> None:
         self.cupy, self.index = module(), index
         self.gpu = gpu_of(self.cupy.cuda.runtime.getDeviceProperties(index))
+        self.maps = self.gpu.capability == 90 and tensor_map.driver() is not None
         self._functions: dict[str, tuple[Any, ...]] = {}
         self._lock = threading.Lock()
 
@@ -157,6 +159,10 @@ class CupyDevice:
             to, source = (a.view(np.dtype(f"u{a.itemsize}")) for a in (to, source))
         to[...] = source
 
+    def tensor_map(self, address: int, element: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Any:
+        """See `tensor_map.tensor_map`."""
+        return tensor_map.tensor_map(address, element, shape, strides, box)
+
     # ---- programs
     def functions(self, program: CudaProgram) -> tuple[Any, ...]:
         """The kernels of a program's launches, built and loaded once. Raises BackendError with the compiler's message."""
@@ -188,7 +194,7 @@ class CupyDevice:
         return tuple(functions)
 
     def launch(self, function: Any, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int, args: tuple[Any, ...]) -> None:
-        """Queue a kernel on the current stream. args: arrays and NumPy scalars of the parameters' sizes."""
+        """Queue a kernel on the current stream. args: arrays, NumPy scalars of the parameters' sizes, and records by value."""
         function(grid, block, args, shared_mem=shared)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from operator import itemgetter
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ from ..codegen.launch import CudaProgram, bytes_of, grid_of
 from ..gpu import Gpu
 
 Arg = tuple[Any, ...]  # see `codegen.launch.Launch.args`
+MAPS = 64  # tensor maps kept of one operand, by address; beyond, all are dropped
 
 
 class Device(Protocol):
@@ -22,6 +23,7 @@ class Device(Protocol):
 
     index: int
     gpu: Gpu
+    maps: bool
 
     def active(self) -> AbstractContextManager[None]: ...
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any: ...
@@ -31,6 +33,7 @@ class Device(Protocol):
     def to_host(self, array: Any) -> np.ndarray[Any, Any]: ...
     def write(self, array: Any, values: np.ndarray[Any, Any]) -> None: ...
     def copy(self, to: Any, source: Any) -> None: ...
+    def tensor_map(self, address: int, element: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Any: ...
     def functions(self, program: CudaProgram) -> tuple[Any, ...]: ...
     def launch(
         self, function: Any, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int, args: tuple[Any, ...]
@@ -49,13 +52,38 @@ class _Kernel:
 
 
 @dataclass(frozen=True)
+class _Map:
+    """A tensor map of an array that calls bring. place: of the array in the pool. made: by address."""
+
+    place: int
+    element: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    made: dict[int, Any] = field(default_factory=dict, compare=False)
+
+    def of(self, device: Device, address: int) -> Any:
+        found = self.made.get(address)
+        if found is None:
+            if len(self.made) >= MAPS:
+                self.made.clear()
+            found = self.made[address] = device.tensor_map(address, self.element, self.shape, self.strides, self.box)
+        return found
+
+
+@dataclass(frozen=True)
 class Ready:
     """A program for one signature. The pool of a call holds what the caller gives, in the order of `prepare`'s `given`, then the
-    addresses of scratch, then sizes. scratch: bytes and fill of each piece."""
+    addresses of scratch, then tensor maps, then sizes. scratch: bytes and fill of each piece."""
 
     kernels: tuple[_Kernel, ...]
     scratch: tuple[tuple[int, int | None], ...]
+    maps: tuple[_Map, ...]
     sizes: tuple[Any, ...]
+
+    def mapped(self, device: Device, given: Sequence[Any]) -> list[Any]:
+        """The tensor maps of a call. Raises BackendError where the driver makes none."""
+        return [m.of(device, given[m.place].data.ptr) for m in self.maps]
 
     def run(self, device: Device, given: list[Any]) -> None:
         """Queue the launches. given: arrays, and addresses as NumPy scalars."""
@@ -66,6 +94,7 @@ class Ready:
             pool.append(np.uint64(memory.ptr))
             if fill is not None:
                 device.fill(memory, fill, nbytes)
+        pool += self.mapped(device, given)
         pool += self.sizes
         for k in self.kernels:
             device.launch(k.function, k.grid, k.block, k.shared, k.pick(pool))
@@ -91,15 +120,23 @@ def prepare(
     for b in made.buffers:
         places["buffer", b.name] = len(places)
         scratch.append((bytes_of(b, extents), b.fill))
-    numbers = list(dict.fromkeys(a for launch in made.launches for a in launch.args if a not in places))
-    places |= {arg: len(places) + i for i, arg in enumerate(numbers)}
+    others = list(dict.fromkeys(a for launch in made.launches for a in launch.args if a not in places))
+    maps, numbers = [a for a in others if a[0] == "map"], [a for a in others if a[0] != "map"]
+    places |= {arg: len(places) + i for i, arg in enumerate([*maps, *numbers])}
     kernels = []
     for launch, function in zip(made.launches, device.functions(made), strict=True):
         x, y, z = grid_of(launch, extents)
         grid = (min(x, most) if most else x, y, z)
         if all(grid):
             kernels.append(_Kernel(function, grid, (launch.block, 1, 1), launch.shared, _picker([places[a] for a in launch.args])))
-    return Ready(tuple(kernels), tuple(scratch), tuple(np.int64(size(a)) for a in numbers))
+    found = tuple(_map(a, places["in", a[1]], size) for a in maps)
+    return Ready(tuple(kernels), tuple(scratch), found, tuple(np.int64(size(a)) for a in numbers))
+
+
+def _map(arg: Any, place: int, size: Callable[[Arg], int]) -> _Map:
+    _, source, axes, box, element = arg
+    strides = tuple(size(("in_stride", source, d)) * element for _, d in axes)
+    return _Map(place, element, tuple(size(("extent", a)) for a, _ in axes), strides, box)
 
 
 def flag_bytes(made: CudaProgram, extents: Mapping[str, int]) -> int:

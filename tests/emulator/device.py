@@ -73,23 +73,20 @@ def tensor_map(
     element: bytes of an element. box: elements a copy moves in each dimension. swizzle: 0, 32, 64 or 128 bytes. strides: bytes
     per dimension. Raises ValueError where cuTensorMapEncodeTiled would fail.
     """
-    dims, inner = list(reversed(shape)), box[-1] * element
     steps = list(reversed(strides or [element * math.prod(shape[i + 1 :]) for i in range(len(shape))]))
-    if any(s % 16 for s in steps[1:]) or inner % 16 or (swizzle and inner > swizzle) or max(box) > 256 or buffer.address % 16:
-        raise ValueError(f"no tensor map for strides {steps}, box {tuple(box)} and swizzle {swizzle}")
-    pad = [0] * (5 - len(dims))
-    ones = [1] * len(pad)
-    return struct.pack(
-        "<QQII5Q5Q5II",
-        0x70616D726F736E65,
-        buffer.address,
-        len(dims),
-        element,
-        *(dims + ones),
-        *(steps + pad),
-        *(list(reversed(box)) + ones),
-        (0, 32, 64, 128).index(swizzle),
-    )
+    return encode_map(buffer.address, element, shape[::-1], steps, box[::-1], swizzle)
+
+
+def encode_map(address: int, element: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int = 128) -> bytes:
+    """The same at an address, the contiguous dimension first, all strides in bytes."""
+    rank, inner = len(shape), box[0] * element
+    sizes = all(1 <= n <= 1 << 32 for n in shape) and all(1 <= b <= 256 for b in box) and 1 <= rank <= 5
+    steps = strides[0] == element and all(s % 16 == 0 and 0 <= s < 1 << 40 for s in strides[1:])
+    if not sizes or not steps or inner % 16 or (swizzle and inner > swizzle) or address % 16 or not rank == len(strides) == len(box):
+        raise ValueError(f"no tensor map for shape {shape}, strides {strides}, box {box}, swizzle {swizzle} at {address:#x}")
+    ones = [1] * (5 - rank)
+    numbers = (*shape, *ones, *strides, *ones, *box, *ones, (0, 32, 64, 128).index(swizzle))
+    return struct.pack("<QQII5Q5Q5II", 0x70616D726F736E65, address, rank, element, *numbers)
 
 
 class _Dim3(ctypes.Structure):
