@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import numpy as np
-
 from .codegen import kernel as ir
+from .codegen.cuda_ring import BYTES
 from .tiles import up
 
 RANK = 5  # dimensions of a tensor map
@@ -19,7 +18,6 @@ BOX = 256  # most elements of a tile along an axis
 FARTHEST = 1 << 40  # bytes of a stride
 REGISTERS = 65536  # of a multiprocessor, in four parts between which a block's warps are dealt
 SHARE = 216  # registers of a thread from which the computing warps need none of the copying ones'
-_BYTES = {tag: np.dtype(name).itemsize for name, tag in ir.DTYPES.items() if tag in ("f16", "bf16", "e4m3", "e5m2", "i8", "u8")}
 
 
 def mapped(
@@ -27,7 +25,7 @@ def mapped(
 ) -> bool:
     """Whether a tile of the array, indexed by these axes, can come by a tensor map. rows: the tile's axis that is not contiguous.
     sizes: the tile's. strides: in elements. The start of the array is taken to be aligned."""
-    size = _BYTES.get(array.dtype, 0)
+    size = BYTES.get(array.dtype, 0)
     if not size or len(set(axes)) < len(axes):
         return False
     (columns,) = set(sizes) - {rows}
