@@ -18,6 +18,7 @@ class WarpgroupPhase(RingPhase):
     def __init__(self, names: CudaNames, phase: Phase):
         super().__init__(names, phase)
         self.early = False  # the first product of a tile is issued behind the last one of the tile before
+        self.turns = False  # two warpgroups take turns at issuing products
 
     def do_loop(self, s: Loop) -> list[str]:
         start = self.names.start(s.axis)
@@ -28,17 +29,26 @@ class WarpgroupPhase(RingPhase):
         products = [x for x in body if isinstance(x, Contract)]
         whole = blocks == "1" and "continue" not in "\n".join(tests)
         self.early = whole and len(products) == 2 and products[0] is self.score and products[1] is body[-1]
+        self.turns = self.early and self.consumers == 256
         held, tile = self.tile_registers(body), self.tile(body)
         loop = f"for (int {start} = lo; {start} < hi; {start} += {s.step}) {{"
         if self.early and self.score is not None:
-            first = self._issue(self.score)
-            out += [*held, "if (lo < hi) {", *first, "wgmma_wait<0>();", "}", loop, *tests, *tile]
-            out += [f"if ({start} + {s.step} < hi) {{", *first, "wgmma_wait<1>(); release();", "}", "wgmma_wait<0>();", "}"]
+            first, (begin, give, end) = self._issue(self.score), self._turns()
+            out += [*held, *begin, "if (lo < hi) {", *first, "wgmma_wait<0>();", "}", loop, *tests, *tile]
+            out += [f"if ({start} + {s.step} < hi) {{", *first, *give, "wgmma_wait<1>(); release();", "}", *end, "wgmma_wait<0>();", "}"]
         else:
             out += [loop, *tests, *held, *tile, "release();", "}"]
         del self.at[s.axis]
         self.step = 0
         return out
+
+    def _turns(self) -> tuple[list[str], list[str], list[str]]:
+        """The second warpgroup lets the first one begin; each passes the turn on when it has issued a tile's products, and computes
+        element by element while the other's run. At the last tile the second keeps it: nobody waits."""
+        if not self.turns:
+            return [], [], []
+        return (["if (warp >= 4 && lo < hi) barrier_arrive(1, 256);"], ["barrier_arrive(2 - warp / 4, 256);"],
+                ["else if (warp < 4) barrier_arrive(2, 256);"])  # fmt: skip
 
     # ---- products
     def _slice(self, name: str, rows: str, plain: bool) -> str:
@@ -73,6 +83,6 @@ class WarpgroupPhase(RingPhase):
         return [*self.rescaled(s), f"u32 a_{acc}[{n}][4];",
                 f"UNROLL for (int c = 0; c < {n}; c++) UNROLL for (int i = 0; i < 4; i++) a_{acc}[c][i] = "
                 f"pack_{tag}({tile}[0][2 * c + i / 2][i % 2 * 2], {tile}[0][2 * c + i / 2][i % 2 * 2 + 1]);",
-                f"wgmma_fence(); UNROLL for (int c = 0; c < {n}; c++) "
+                f"{'barrier_sync(1 + warp / 4, 256); ' if self.turns else ''}wgmma_fence(); UNROLL for (int c = 0; c < {n}; c++) "
                 f"{call}(flat({acc}[0]), a_{acc}[c], {self._slice(s.b.source, '', plain)}, 1);",
                 f"wgmma_commit();{'' if self.early else ' wgmma_wait<0>();'}"]  # fmt: skip

@@ -90,6 +90,16 @@ def test_any_order_of_threads_and_copies(name: str, order: Schedule) -> None:
     mapped(name, small, order)
 
 
+@pytest.mark.parametrize("order", some(SCHEDULES[1:6:2], [*SCHEDULES[:6:2], *SCHEDULES[6:]]), ids=str)
+@pytest.mark.parametrize("keys", [16, 32, 130])
+def test_warpgroups_take_turns(keys: int, order: Schedule) -> None:
+    """One tile, two, and many; where one warpgroup computes there is nobody to take turns with."""
+    w, extents = workload("attention"), SIZES["attention"] | {"h": 1, "j": keys}
+    r = check(w, w.extents | extents, gpu=H200, order=order, choice={"depth": 16})
+    assert "barrier_sync" in r.program.text
+    assert "barrier_sync" not in emit(schedule(w.cascade, w.extents | extents | {"i": 64}, {}, H200), H200).text
+
+
 @pytest.mark.parametrize("arrange", [roomy, turned, transposed])
 @pytest.mark.parametrize("name", ["attention", "cross_entropy", "layernorm_linear"])
 def test_strides(name: str, arrange: Any) -> None:
