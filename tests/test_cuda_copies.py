@@ -12,7 +12,7 @@ import emulator
 import numpy as np
 import pytest
 from emulated import Run
-from emulator import SCHEDULES, Schedule
+from emulator import SCHEDULES, Schedule, sanitize
 from test_cuda_mma import EXACT, check, narrowed, some, spread, transposed, workload
 
 import redfuser_eq as rf
@@ -98,6 +98,18 @@ def test_warpgroups_take_turns(keys: int, order: Schedule) -> None:
     r = check(w, w.extents | extents, gpu=H200, order=order, choice={"depth": 16})
     assert "barrier_sync" in r.program.text
     assert "barrier_sync" not in emit(schedule(w.cascade, w.extents | extents | {"i": 64}, {}, H200), H200).text
+
+
+def sanitized(name: str, odd: bool) -> None:
+    turn = iter(s.name for s in workload(name).cascade.sources)
+    mapped(name, {"h": 1} if name == "attention" else {}, arrange=lambda a: late(a) if odd and next(turn) == "v" else a)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(bool(sanitize.unavailable()), reason=sanitize.unavailable() or "available")
+@pytest.mark.parametrize(("name", "odd"), [("attention", False), ("attention", True), ("cross_entropy", False)])
+def test_no_two_accesses_are_unordered(name: str, odd: bool) -> None:
+    assert sanitize.races("test_cuda_copies:sanitized", name, odd) == []
 
 
 @pytest.mark.parametrize("arrange", [roomy, turned, transposed])
