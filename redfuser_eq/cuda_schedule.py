@@ -43,14 +43,15 @@ def schedule(
     strides: Mapping[Any, Sequence[int]],
     gpu: Gpu,
     choice: Mapping[str, Any] | None = None,
+    unmapped: Sequence[str] = (),
 ) -> ir.Kernel:
     """The Kernel of a cascade on a GPU.
 
     extents, strides: as in `schedule.schedule`. choice: decisions to overrule: form ("mma", "tile", "rows": the first to try),
-    segment (elements of the stream, 0 for none), threads, group, elems; unmapped: sources that no tensor map may describe, as
+    segment (elements of the stream, 0 for none), threads, group, elems. unmapped: sources that no tensor map may describe, as
     those that start at no multiple of 16 bytes. Raises Unsupported where the Kernel has no form."""
     check(cascade)
-    return CudaScheduler(cascade, dict(extents), strides, gpu, dict(choice or {})).kernel()
+    return CudaScheduler(cascade, dict(extents), strides, gpu, {"unmapped": unmapped, **(choice or {})}).kernel()
 
 
 class CudaScheduler(Scheduler):
