@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from redfuser_eq.errors import IRError
-from redfuser_eq.expr import Const, Expr, Index, Map
+from redfuser_eq.expr import Const, Expr, Index, Load, Map
 from redfuser_eq.ops import MONOIDS
 
 from .c_expr import Elements, Names, Place, Scope, combine, contiguous, improves, literal, row_step, state_at
@@ -73,6 +73,7 @@ class TileStatements:
         self.cut = "0"
         self.unset = unset_states(phase)
         self.first = "0"  # C text: the present tile is the first of its loop
+        self.floors: dict[str, str] = {}
 
     # ---- places and loops
     @contextmanager
@@ -127,6 +128,7 @@ class TileStatements:
         var, total = self.names.var(self.phase.stream), self.counts[self.phase.stream]
         counts = tuple(f for f in s.folds if f.op == "sum" and isinstance(f.lift, Const))
         s = replace(s, folds=tuple(f for f in s.folds if f not in counts))
+        self.floors = {f.acc: self.names.fresh("floor") for f in s.folds if self._has_floor(f)}
         with self.rows(out):
             pre = Scope(frozenset(), [])
             unroll = 1 if any(self.states[f.acc].k for f in s.folds) else s.unroll
@@ -138,12 +140,28 @@ class TileStatements:
                 self._stream_step(s, pre, body, regs, 1, f"for (; {var} + LANES <= {total}; {var} += LANES)", "")
             self._stream_step(s, pre, body, regs, 1, f"if ({var} < {total})", "m")
             guard = f"if (!({self.at_identity(s.guard, False)})) {{" if s.guard else "{"
-            out += [guard, f"int64_t {var} = 0;", *pre.lines, *self._open(s.folds, regs), *body]
+            out += [guard, f"int64_t {var} = 0;", *pre.lines, *self._floor_lines(s), *self._open(s.folds, regs), *body]
             for f, r in zip(s.folds, regs, strict=True):
                 out += self._close(f, r)
             for f in counts:  # as many times a constant as the tile has elements
                 out += [*self._save_old(self.states[f.acc]), f"{self.cell(self.states[f.acc])} += {self._times(f.lift, total)};"]
             out.append("}")
+        return out
+
+    def _has_floor(self, f: Fold) -> bool:
+        return 0 < self.states[f.acc].k <= self.names.k.lanes > 1 and isinstance(f.lift, Load)
+
+    def _floor_lines(self, s: Sweep) -> list[str]:
+        """The first tile of a list of the k <= LANES best: each lane has an element at its maximum, so the least of these maxima
+        has as many elements above or at it as there are lanes, and what lies below it is on no list."""
+        var, total, out = self.names.var(self.phase.stream), self.counts[self.phase.stream], []
+        for f in (f for f in s.folds if f.acc in self.floors):
+            scope, name = Scope(frozenset(), []), self.floors[f.acc]
+            with self.bind(self.phase.stream, Place(self.at[self.phase.stream].start, var)):
+                value = self.elements(self.phase.stream, [scope]).value(f.lift)
+            out += [f"V {name} = set1(-RF_INF);", f"if ({self.first}) {{",
+                    f"for (; {var} + LANES <= {total}; {var} += LANES) {{", *scope.lines, f"{name} = v_max_raw({name}, {value});", "}",
+                    f"{var} = 0; {name} = set1(h_min({name}));", "}"]  # fmt: skip
         return out
 
     def _times(self, e: Expr, count: str) -> str:
@@ -260,6 +278,7 @@ class TileStatements:
             )
             last = f"{at} + {state.k - 1}"
             hit = f"({name}_at[{last}] < 0 ? m_all() : m_not(m_le({v}, set1({name}[{last}]))))"
+            hit = f"m_and({hit}, m_not(m_lt({v}, {self.floors[f.acc]})))" if f.acc in self.floors else hit
             hit = f"m_and({mask}, {hit})" if mask else hit
             insert = top_insert(state.k, self.names.k.lanes)
             return [f"const M {m} = {hit};", f"if (m_any({m})) {insert}({name} + {at}, {name}_at + {at}, {state.k}, {v}, {index}, {m});"]

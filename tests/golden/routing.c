@@ -235,82 +235,90 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       {
         int64_t x_j = 0;
-        V a12 = set1(-RF_INF);
+        V floor12 = set1(-RF_INF);
+        if ((x_j_0 == 0)) {
+          for (; x_j + LANES <= x_j_c; x_j += LANES) {
+            const V t21 = ld_real(buf_tile0 + x_i * 144 + x_j);
+            floor12 = v_max_raw(floor12, t21);
+          }
+          x_j = 0; floor12 = set1(h_min(floor12));
+        }
+        V a13 = set1(-RF_INF);
         for (; x_j + 1 * LANES <= x_j_c; x_j += 1 * LANES) {
-          const V t14 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          a12 = v_max_raw(a12, t14);
-          const V t15 = set1((rf_real)(x_j_0 + x_j)) + iota();
-          const M m16 = (acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t14, set1(acc_best[x_i * 4 + 3]))));
-          if (m_any(m16)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t14, t15, m16);
+          const V t15 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          a13 = v_max_raw(a13, t15);
+          const V t16 = set1((rf_real)(x_j_0 + x_j)) + iota();
+          const M m17 = m_and((acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t15, set1(acc_best[x_i * 4 + 3])))), m_not(m_lt(t15, floor12)));
+          if (m_any(m17)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t15, t16, m17);
         }
         if (x_j < x_j_c) {
           const M m = tail(x_j_c - x_j);
-          const V t17 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          a12 = sel(m, v_max_raw(a12, t17), a12);
-          const V t18 = set1((rf_real)(x_j_0 + x_j)) + iota();
-          const M m19 = m_and(m, (acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t17, set1(acc_best[x_i * 4 + 3])))));
-          if (m_any(m19)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t17, t18, m19);
+          const V t18 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          a13 = sel(m, v_max_raw(a13, t18), a13);
+          const V t19 = set1((rf_real)(x_j_0 + x_j)) + iota();
+          const M m20 = m_and(m, m_and((acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t18, set1(acc_best[x_i * 4 + 3])))), m_not(m_lt(t18, floor12))));
+          if (m_any(m20)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t18, t19, m20);
         }
         acc_m_old[x_i] = acc_m[x_i];
-        acc_m[x_i] = lane0(v_maximum(set1(acc_m[x_i]), set1(h_max(a12))));
+        acc_m[x_i] = lane0(v_maximum(set1(acc_m[x_i]), set1(h_max(a13))));
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       if ((acc_m[x_i] != acc_m_old[x_i]) && !(acc_m_old[x_i] == -RF_INF)) {
-        const V t20 = set1(acc_s[x_i]);
-        const V t21 = sel(m_eq(set1(acc_m_old[x_i]), set1(-RF_INF)), v_settle(set1(acc_m[x_i])), set1(acc_m_old[x_i]));
-        const V t22 = v_settle(set1(acc_m[x_i]));
-        const V t23 = t21 - t22;
-        const V t24 = v_exp(t23);
-        const V t25 = t20 * t24;
-        const V n26 = t25;
-        *(acc_s + x_i) = lane0(n26);
+        const V t22 = set1(acc_s[x_i]);
+        const V t23 = sel(m_eq(set1(acc_m_old[x_i]), set1(-RF_INF)), v_settle(set1(acc_m[x_i])), set1(acc_m_old[x_i]));
+        const V t24 = v_settle(set1(acc_m[x_i]));
+        const V t25 = t23 - t24;
+        const V t26 = v_exp(t25);
+        const V t27 = t22 * t26;
+        const V n28 = t27;
+        *(acc_s + x_i) = lane0(n28);
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       {
         int64_t x_j = 0;
-        const V t30 = v_settle(set1(acc_m[x_i]));
-        V a27 = set1((rf_real)0);
-        V a28 = set1((rf_real)0);
+        const V t32 = v_settle(set1(acc_m[x_i]));
+        V a29 = set1((rf_real)0);
+        V a30 = set1((rf_real)0);
         for (; x_j + 2 * LANES <= x_j_c; x_j += 2 * LANES) {
-          const V t29 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          const V t31 = t29 - t30;
-          const V t32 = v_expz(t31);
-          a27 = a27 + t32;
-          const V t33 = ld_real(buf_tile0 + x_i * 144 + (x_j + 1 * LANES));
-          const V t34 = t33 - t30;
-          const V t35 = v_expz(t34);
-          a28 = a28 + t35;
+          const V t31 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          const V t33 = t31 - t32;
+          const V t34 = v_expz(t33);
+          a29 = a29 + t34;
+          const V t35 = ld_real(buf_tile0 + x_i * 144 + (x_j + 1 * LANES));
+          const V t36 = t35 - t32;
+          const V t37 = v_expz(t36);
+          a30 = a30 + t37;
         }
         for (; x_j + LANES <= x_j_c; x_j += LANES) {
-          const V t36 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          const V t37 = t36 - t30;
-          const V t38 = v_expz(t37);
-          a27 = a27 + t38;
+          const V t38 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          const V t39 = t38 - t32;
+          const V t40 = v_expz(t39);
+          a29 = a29 + t40;
         }
         if (x_j < x_j_c) {
           const M m = tail(x_j_c - x_j);
-          const V t39 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          const V t40 = t39 - t30;
-          const V t41 = v_expz(t40);
-          a27 = a27 + keep(m, t41);
+          const V t41 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          const V t42 = t41 - t32;
+          const V t43 = v_expz(t42);
+          a29 = a29 + keep(m, t43);
         }
-        acc_s[x_i] += h_sum((a27 + a28));
+        acc_s[x_i] += h_sum((a29 + a30));
       }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
     {
-      const V t43 = set1(acc_m[x_i]);
-      const V t46 = set1(acc_s[x_i]);
+      const V t45 = set1(acc_m[x_i]);
+      const V t48 = set1(acc_s[x_i]);
       for (int64_t x_t = 0; x_t < n_t; x_t += LANES) {
         const M m = tail(n_t - x_t); (void)m;
-        const V t42 = ld_real(acc_best + x_i * 4 + x_t);
-        const V t44 = t42 - t43;
-        const V t45 = v_exp(t44);
-        const V t47 = t45 / t46;
-        stm_f32(m, out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t47);
+        const V t44 = ld_real(acc_best + x_i * 4 + x_t);
+        const V t46 = t44 - t45;
+        const V t47 = v_exp(t46);
+        const V t49 = t47 / t48;
+        stm_f32(m, out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t49);
       }
     }
   }
@@ -318,17 +326,17 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
     {
       for (int64_t x_t = 0; x_t < n_t; x_t += LANES) {
         const M m = tail(n_t - x_t); (void)m;
-        const V t48 = ld_real(acc_best_at + x_i * 4 + x_t);
-        stm_i64(m, out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t48);
+        const V t50 = ld_real(acc_best_at + x_i * 4 + x_t);
+        stm_i64(m, out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t50);
       }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad49 = 0;
-    bad49 |= !isfinite(acc_m[x_i]);
-    bad49 |= !isfinite(acc_s[x_i]);
-    for (int64_t t = 0; t < 4; t++) bad49 |= !isfinite(acc_best[x_i * 4 + t]);
-    if (bad49) __atomic_store_n(flags + (0 * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad51 = 0;
+    bad51 |= !isfinite(acc_m[x_i]);
+    bad51 |= !isfinite(acc_s[x_i]);
+    for (int64_t t = 0; t < 4; t++) bad51 |= !isfinite(acc_best[x_i * 4 + t]);
+    if (bad51) __atomic_store_n(flags + (0 * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
