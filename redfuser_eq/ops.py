@@ -10,6 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -18,13 +21,15 @@ INF = math.inf
 
 
 def _erf(x: Any) -> Any:
-    """Error function: Abramowitz and Stegun 7.1.26 is too coarse, so use the standard library's."""
+    """Error function in float64: SciPy's where it is installed, else the standard library's, one number at a time."""
     x = np.asarray(x)
     dtype = x.dtype if x.dtype.kind == "f" else np.dtype(np.float64)
-    return _ERF(x.astype(np.float64)).astype(dtype)
+    return _double_erf()(x.astype(np.float64)).astype(dtype)
 
 
-_ERF = np.vectorize(math.erf, otypes=[np.float64])
+@cache
+def _double_erf() -> Any:
+    return import_module("scipy.special").erf if find_spec("scipy") else np.vectorize(math.erf, otypes=[np.float64])
 
 
 def _rsqrt(x: Any) -> Any:
