@@ -18,7 +18,7 @@ from .cuda_mma import FragmentPhase
 from .cuda_rows import RowsPrinter
 from .cuda_scan import ScanPrinter
 from .cuda_wgmma import WarpgroupPhase
-from .kernel import SEGMENT, Buffer, Kernel, Phase, Place, Size
+from .kernel import ROW, SEGMENT, Buffer, Kernel, Merge, Partial, Phase, Place, Size, statements
 from .launch import CudaProgram, Launch, Scratch
 from .primitives import paste
 
@@ -49,17 +49,22 @@ def emit(kernel: Kernel, gpu: Gpu, *, where: tuple[str, ...] | None = None) -> C
 
 def _scratch(k: Kernel, b: Buffer) -> Scratch:
     """A buffer's place in memory; a flag, the only buffer without dimensions, starts at something other than 0."""
-    cut = {g.step: p.stream for p in k.phases for g in p.grid if g.axis == SEGMENT}
-    sizes = tuple(_run_time(s, cut) for s in b.sizes)
+    cut = next((c for p in k.phases if (c := _cut(k, p)) and b.name in _partial(p)), None)
+    sizes = tuple(replace(s, axis=cut[1], divide=cut[0]) if cut and s.axis == SEGMENT else s for s in b.sizes)
     return Scratch(b.name, 4 if k.real == "float" else 8, sizes, None if b.dims else 1)
 
 
-def _run_time(s: Size, cut: dict[int, str]) -> Size:
-    """A size in extents alone: the number of segments is that of the tiles of the stream."""
-    if s.axis != SEGMENT:
-        return s
-    ((step, stream),) = cut.items()
-    return replace(s, axis=stream, divide=step)
+def _partial(p: Phase) -> set[str]:
+    """Buffers that hold the states of a phase's segments, or that it merges."""
+    return {b for s in statements(p.body) if isinstance(s, (Partial, Merge)) for _, *both in s.items for b in both if b}
+
+
+def _cut(k: Kernel, p: Phase) -> tuple[int, str] | None:
+    """(length, stream) of the segments that a phase computes or merges."""
+    own = next(((g.step, p.stream) for g in p.grid if g.axis == SEGMENT), None)
+    if own or not any(isinstance(s, Merge) for s in p.body):
+        return own
+    return next(c for q in k.phases if _partial(q) & _partial(p) and q is not p and (c := _cut(k, q)))
 
 
 def printer(names: CudaNames, phase: Phase) -> Any:
@@ -95,7 +100,8 @@ def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
     params = ", ".join(f"{kind}{text}" for kind, text, _ in chosen)
     head = f'extern "C" __global__ void __launch_bounds__({_bounds(p.place)}) {name}({params}) {{'
     text = "\n".join([head, *laws, *sizes, *lines, "}"])
-    grid = tuple(Size(p.stream if g.axis == SEGMENT else g.axis, divide=g.step) for g in p.grid)
+    axes = [(p.stream if g.axis == SEGMENT else g.axis, g.step) for g in p.grid if g.axis != ROW]
+    grid = tuple(Size(axis, divide=step) for axis, step in axes)
     args = tuple(arg for _, _, arg in chosen)
     return text, Launch(name, (grid, (), ()), p.place.threads, getattr(made, "shared", 0), args, made.per_block)
 
@@ -130,10 +136,7 @@ def _sizes(names: CudaNames, p: Phase, text: str) -> list[str]:
     out = []
     strides = [(name, value) for b in names.k.buffers for name, value in names.steps_of(b) if name in used]
     segment = names.extent(SEGMENT)
-    steps = {g.step: q.stream for q in names.k.phases for g in q.grid if g.axis == SEGMENT}
-    if len(steps) > 1:
-        raise IRError(f"kernel {names.k.name!r}: segments of several kinds: {steps}")
-    for step, stream in steps.items():
-        if segment in used or any(segment in re.findall(r"\w+", v) for _, v in strides):
-            out.append(f"const i64 {segment} = ({names.extent(stream)} + {step - 1}) / {step};")
+    cut = _cut(names.k, p)
+    if cut and (segment in used or any(segment in re.findall(r"\w+", v) for _, v in strides)):
+        out.append(f"const i64 {segment} = ({names.extent(cut[1])} + {cut[0] - 1}) / {cut[0]};")
     return out + [f"const i64 {name} = {value};" for name, value in strides]

@@ -16,7 +16,7 @@ from redfuser_eq.expr import Acc, Const, Expr, Index, Load, Map, Prev, Reduce
 from redfuser_eq.ops import MONOIDS, OPS
 
 from .c_expr import Elements, Names, Place, Scope, _offsets
-from .kernel import Buffer, Phase, Size, State
+from .kernel import ROW, Buffer, Phase, Size, State
 from .launch import size_of
 
 TYPES = {
@@ -69,6 +69,9 @@ class CudaNames(Names):
     of these axes (None: all rows); its accumulators are then read as they are."""
 
     where: tuple[str, ...] | None = None
+
+    def extent(self, axis: str) -> str:
+        return "1" if axis == ROW else super().extent(axis)
 
     def size(self, s: Size) -> str:
         base = self.extent(s.axis) if s.axis else str(s.value)

@@ -18,7 +18,7 @@ NARROW = ("f16", "bf16")
 class FragmentStates(StateCode):
     """Prints the statements that fold, move and store row states. `at` holds the places of the axes bound so far, `cells`
     what lies in registers. split: states that stay split over the lanes of a row until Finish. total: elements past the end
-    are in the tile, and add nothing."""
+    are in the tile, and add nothing. united: the states of the block's parts are in the first one."""
 
     def __init__(self, names: CudaNames, phase: Phase):
         super().__init__(names, phase)
@@ -27,12 +27,15 @@ class FragmentStates(StateCode):
         self.place = phase.place
         self.cells: dict[str, str] = {}
         self.rows = 2 * phase.place.fragments
-        self.split = {n for s in statements(phase.body) if isinstance(s, Finish) for level in s.levels for n, _ in level}
+        self.bands = phase.place.warps // phase.place.parts  # of rows, one a warp
+        self.band = "band" if phase.place.parts > 1 else "warp"
+        self.united = False
+        self.split = {n for s in statements(phase.body) if isinstance(s, Finish) and not s.parts for level in s.levels for n, _ in level}
         self.total = False
         self.step = 0
 
     def cell(self, s: State, suffix: str = "", at: dict[str, Place] | None = None) -> str:
-        return f"{self.names.get('acc', s.name)}{suffix}[h]"
+        return self.names.get("acc", s.name) + suffix + ("[h / 2][n][h % 2 * 2 + e]" if s.columns else "[h]")
 
     def wide(self, s: State) -> bool:
         return False
@@ -42,12 +45,17 @@ class FragmentStates(StateCode):
     def row_count(self) -> str:
         return self.names.count(self.phase.row)
 
+    @property
+    def row_at(self) -> str:
+        """Text of the place of the thread's row h in the block's tile."""
+        return f"{self.band} * {8 * self.rows} + h / 2 * 16 + h % 2 * 8 + lane / 4"
+
     def over_rows(self, body: list[str]) -> list[str]:
         """A loop over the thread's rows. Rows past the end read the last one and store nothing."""
         words = "\n".join(body)
-        at = f"warp * {8 * self.rows} + h / 2 * 16 + h % 2 * 8 + lane / 4"
-        out = [f"const bool live = {at} < {self.row_count};"] if "live" in words else []
-        out += [f"const int row = imin({at}, {self.row_count} - 1);"] if "row" in words else []
+        live = f"{self.row_at} < {self.row_count}{' && part == 0' if self.united else ''}"
+        out = [f"const bool live = {live};"] if "live" in words else []
+        out += [f"const int row = imin({self.row_at}, {self.row_count} - 1);"] if "row" in words else []
         return [f"UNROLL for (int h = 0; h < {self.rows}; h++) {{", *out, *body, "}"]
 
     def over_elements(self, body: list[str]) -> list[str]:

@@ -12,18 +12,18 @@ from redfuser_eq.ops import MONOIDS
 
 from .c_expr import Place, Scope
 from .cuda_expr import CudaNames
-from .cuda_fragment_state import FragmentStates
-from .kernel import SEGMENT, Array, Bound, Buffer, Contract, Loop, Operand, Phase, Skip, Stage, Stmt, Sweep, statements
+from .cuda_parts import PartStates
+from .kernel import ROW, SEGMENT, Array, Bound, Buffer, Contract, Loop, Operand, Phase, Skip, Stage, Stmt, Sweep, statements
 
 
-class FragmentPhase(FragmentStates):
+class FragmentPhase(PartStates):
     """Prints one phase. shared: bytes of dynamic shared memory, known after `body`. per_block: grid points of a block."""
 
     per_block = 1
 
     def __init__(self, names: CudaNames, phase: Phase):
         super().__init__(names, phase)
-        self.shared = self.stays = 0
+        self.stays = 0
         self.where: dict[str, str] = {}  # text of the address of a staged tile
         self.loops = 0
 
@@ -50,6 +50,8 @@ class FragmentPhase(FragmentStates):
     def body(self) -> list[str]:
         """The body of the kernel, in which extents, strides and arrays have their names."""
         head = ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32; (void)lane; (void)warp;", *self._grid()]
+        if self.place.parts > 1:
+            head.append(f"const int part = warp / {self.bands}, band = warp % {self.bands}; (void)band;")
         fragments = [f"float {self.names.get('reg', b.name)}[{self.rows}];" for b in self._row_buffers()]
         body = [*self.declared(), *fragments, *self.block(self.phase.body)]
         text = "\n".join(body)
@@ -69,6 +71,10 @@ class FragmentPhase(FragmentStates):
                 out += [f"const int {index} = rest % (u32){n}; rest /= (u32){n};", f"const int segment_from = {index} * {g.step};",
                         f"const int segment_to = imin((int){stream}, segment_from + {g.step});"]  # fmt: skip
                 self.at[SEGMENT] = Place(index)
+                continue
+            if g.axis == ROW:
+                out.append(f"const int {self.names.start(ROW)} = 0, {self.row_count} = 1; (void){self.names.start(ROW)};")
+                self.at[ROW] = Place(self.names.start(ROW))
                 continue
             start, n = self.names.start(g.axis), f"(u32){self.names.extent(g.axis)}"
             blocks = self.names.fresh("blocks")
@@ -114,7 +120,7 @@ class FragmentPhase(FragmentStates):
             raise IRError(f"{s.source.source!r} is no argument that could be staged")
         first, last = self.buffer(s.dst).dims
         (rows, columns), name = self.shape(s.dst), self.names.array(array)
-        offsets, steps = [], {}
+        offsets, steps = [], {ROW: "0"}
         for d, axis in enumerate(s.source.dims):
             steps[axis] = self.names.stride(array, d)
             start = starts.get(axis, self.at[axis].start if axis in self.at else "0")
@@ -149,16 +155,21 @@ class FragmentPhase(FragmentStates):
         self.loops += 1
         start, depth = self.names.start(s.axis), self.place.stages
         stages, body, skips, blocks, at, head = self.enter(s)
+        parts = self.place.parts
+        wait = f"barrier_sync(1, {self.place.threads});" if parts > 1 else "__syncthreads();"  # by parts, wherever each of them is
         out = ["__syncthreads();"] if self.loops > 1 else []
         out += ["{", *head, f"auto fetch = [&](int step) {{ const u32 stage = {at}; (void)stage;",
                 *self._fetches(s, stages, blocks), "};"]  # fmt: skip
         out += [x for n in range(depth - 1) for x in (f"if ({n} < steps) fetch({n});", "cp_async_commit();")]
         out += ["int step = 0; u32 stage = sm; (void)stage;",
-                f"auto advance = [&]() {{ cp_async_wait<{depth - 2}>(); __syncthreads();",
+                f"auto advance = [&]() {{ cp_async_wait<{depth - 2}>(); {wait}",
                 f"if (step + {depth - 1} < steps) fetch(step + {depth - 1});",
                 f"cp_async_commit(); stage = {at}; step++; }};"]  # fmt: skip
         self.at[s.axis] = Place(start)
-        out += [f"for (int {start} = lo; {start} < hi; {start} += {s.step}) {{", *self._tests(s, skips, blocks)]
+        tile = f"tile_{start}" if parts > 1 else start
+        out.append(f"for (int {tile} = lo; {tile} < hi; {tile} += {s.step}) {{")
+        out += [f"const int {start} = {tile} + part * {self.step};"] if parts > 1 else []
+        out += self._tests(s, skips, blocks)
         out += [*self.tile_registers(body), *self.tile(body)]
         del self.at[s.axis]
         self.step = 0
@@ -167,7 +178,7 @@ class FragmentPhase(FragmentStates):
     def enter(self, s: Loop) -> tuple[list[Stage], tuple[Stmt, ...], list[Skip], str, str, list[str]]:
         """Give the tiles of a loop their places in shared memory: what is copied, the other statements, the masks, how many blocks
         the inner axis has, where the tiles of a step lie, and the lines that count the steps."""
-        self.step = s.step
+        self.step = s.step // self.place.parts
         stages = [x for x in s.body if isinstance(x, Stage)]
         body = tuple(x for x in s.body if not isinstance(x, (Stage, Skip)))
         skips = [x for x in s.body if isinstance(x, Skip)]
@@ -232,7 +243,7 @@ class FragmentPhase(FragmentStates):
     def _tests(self, s: Loop, skips: list[Skip], blocks: str) -> list[str]:
         """Leave tiles on which a mask is false everywhere; `cut`: the others must be tested element by element."""
         start = self.names.start(s.axis)
-        some, none = [f"{start} + {s.step} > {self.names.extent(s.axis)}"], []
+        some, none = [f"{start} + {self.step} > {self.names.extent(s.axis)}"], [f"{start} >= hi"] if self.place.parts > 1 else []
         for n, x in enumerate(skips):
             some += [f"{self._corner(b, False)} < 0" for b in x.bounds]
             empty = [f"{self._corner(b, True)} < 0" for b in x.bounds if abs(dict(b.terms).get(s.axis, 0)) != 1]
@@ -285,7 +296,7 @@ class FragmentPhase(FragmentStates):
         """A staged tile of 16-bit elements as numbers, each where its row and its element of the stream are held."""
         tag, f = self._tag(s), self.names.get("reg", name)
         return [f"UNROLL for (int c = 0; c < {self.step // 16}; c++) UNROLL for (int m = 0; m < {self.place.fragments}; m++) {{",
-                f"u32 a[4]; {self._left_fragment(name, self.phase.row)}",
+                f"u32 a[4]; {self._left_fragment(name, self.phase.row, self._own('c'))}",
                 "UNROLL for (int i = 0; i < 4; i++) {",
                 f"{f}[m][2 * c + i / 2][i % 2 * 2] = from_{tag}((u16)a[i]);",
                 f"{f}[m][2 * c + i / 2][i % 2 * 2 + 1] = from_{tag}((u16)(a[i] >> 16));", "}", "}"]  # fmt: skip
@@ -299,20 +310,25 @@ class FragmentPhase(FragmentStates):
         return s.dtype or array.dtype
 
     # ---- products
-    def _left_fragment(self, name: str, i: str) -> str:
+    def _own(self, block: str) -> str:
+        """Text of a block of 16 elements of the stream, counted from the start of the whole tile of all parts."""
+        return f"({block} + part * {self.step // 16})" if self.place.parts > 1 else block
+
+    def _left_fragment(self, name: str, i: str, c: str = "c") -> str:
         """a = 16 rows of block m x 16 of block c, of a tile with either axis contiguous."""
         rows, _ = self.shape(name)
-        first = f"warp * {16 * self.place.fragments} + m * 16"
+        first = f"{self.band} * {16 * self.place.fragments} + m * 16"
         if self.buffer(name).dims[0] == i:
-            return f"ldmatrix(a, cell({self.where[name]}, {rows}, {first} + lane % 16, c * 2 + lane / 16));"
-        return f"ldmatrix_t(a, cell({self.where[name]}, {rows}, c * 16 + lane / 16 * 8 + lane % 8, ({first}) / 8 + lane / 8 % 2));"
+            return f"ldmatrix(a, cell({self.where[name]}, {rows}, {first} + lane % 16, {c} * 2 + lane / 16));"
+        return f"ldmatrix_t(a, cell({self.where[name]}, {rows}, {c} * 16 + lane / 16 * 8 + lane % 8, ({first}) / 8 + lane / 8 % 2));"
 
     def _right_fragment(self, name: str, c: str) -> str:
         """b = 16 of block c x 16 columns of block n, as two fragments of eight columns."""
         rows, _ = self.shape(name)
+        at, n = (self._own("c"), "n") if c == self.phase.stream else ("c", self._own("n"))
         if self.buffer(name).dims[0] == c:
-            return f"ldmatrix_t(b, cell({self.where[name]}, {rows}, c * 16 + lane % 16, n * 2 + lane / 16));"
-        return f"ldmatrix(b, cell({self.where[name]}, {rows}, n * 16 + lane % 8 + lane / 16 * 8, c * 2 + lane / 8 % 2));"
+            return f"ldmatrix_t(b, cell({self.where[name]}, {rows}, {at} * 16 + lane % 16, {n} * 2 + lane / 16));"
+        return f"ldmatrix(b, cell({self.where[name]}, {rows}, {n} * 16 + lane % 8 + lane / 16 * 8, {at} * 2 + lane / 8 % 2));"
 
     def do_contract(self, s: Contract) -> list[str]:
         return self._product(s) if s.start == "zero" else self._columns(s)

@@ -35,6 +35,7 @@ from redfuser_eq.expr import Expr, Load
 from redfuser_eq.ops import MONOIDS
 
 SEGMENT = "@segment"  # the grid axis that cuts the stream
+ROW = "@row"  # a row axis of one element, for a stream that one row reads
 
 
 @dataclass(frozen=True)
@@ -358,9 +359,11 @@ class Fetch:
 @dataclass(frozen=True)
 class Finish:
     """Combine the states of the threads that share a row, level by level: a fold, and between groups the rebase with `Prev`
-    read as the thread's own value. Afterwards every thread of the row holds the row's states."""
+    read as the thread's own value. Afterwards every thread of the row holds the row's states. parts: of the `Place.parts`
+    instead; afterwards the first part holds them."""
 
     levels: tuple[tuple[tuple[str, Expr | None], ...], ...]
+    parts: bool = False
 
 
 Stmt: TypeAlias = (
@@ -378,7 +381,8 @@ class Place:
     warpgroups). warps: of the block, the last `producers` of which only copy.
     rows: group: threads that share a row; the block does threads / group points of the last grid axis at once. elems: elements
     of the stream a thread holds of a tile, `vector` of them consecutive. along: which neighbour threads walk, "stream" or "row".
-    mma: fragments: blocks of 16 rows that a warp holds. stages: tiles of operands in flight."""
+    mma: fragments: blocks of 16 rows that a warp holds. stages: tiles of operands in flight. parts: groups of warps, each with its
+    own share of every tile of the stream and states of its own, combined by a `Finish` of parts."""
 
     form: str
     warps: int
@@ -389,6 +393,7 @@ class Place:
     elems: int = 1
     vector: int = 1
     along: str = "stream"
+    parts: int = 1
 
     @property
     def threads(self) -> int:

@@ -10,6 +10,7 @@ from redfuser_eq.ops import MONOIDS
 
 from .kernel import (
     DTYPES,
+    ROW,
     SEGMENT,
     Absent,
     Array,
@@ -50,7 +51,7 @@ def expressions(s: Stmt) -> list[tuple[Expr, frozenset[str]]]:
     if isinstance(s, Store):
         return [(s.expr, frozenset(s.columns))]
     if isinstance(s, Finish):
-        return [(e, none) for level in s.levels for _, e in level if e is not None]
+        return [(e, e.axes if s.parts else none) for level in s.levels for _, e in level if e is not None]
     if isinstance(s, Absent):
         return [(s.added[0], none)]
     return []
@@ -65,7 +66,7 @@ def check(k: Kernel) -> None:
     names = [x.name for x in arrays]
     if len(names) != len(set(names)):
         raise IRError(f"kernel {k.name!r}: two arrays or buffers share a name: {sorted(names)}")
-    known = {*k.extent_names, SEGMENT}
+    known = {*k.extent_names, SEGMENT, ROW}
     for x in arrays:
         if not set(x.dims) <= known:
             raise IRError(f"{x.name!r} varies over {sorted(set(x.dims) - known)}, which have no extent")
@@ -95,7 +96,8 @@ def _check_phase(k: Kernel, p: Phase, known: set[str]) -> None:
 
 def _check_place(p: Phase, place: Place) -> None:
     known = place.form in FORMS and place.along in ("stream", "row")
-    if not known or not 1 <= place.group <= place.threads <= 1024 or place.threads % place.group or place.elems % place.vector:
+    uneven = place.threads % place.group or place.elems % place.vector or place.warps % place.parts
+    if not known or not 1 <= place.group <= place.threads <= 1024 or uneven:
         raise IRError(f"phase {p.name!r}: no block has the place {place}")
     if (place.form == "wgmma") != (place.producers > 0) or not 0 <= place.producers < place.warps:
         raise IRError(f"phase {p.name!r}: {place.producers} warps cannot do the copies of the form {place.form!r}")

@@ -110,7 +110,7 @@ class GeneralBuilder(ProductBuilder):
     def _choose_segment(self) -> int:
         """The length of a segment of the stream, or 0; only where one tile covers the rows, from the stream's extent alone."""
         s, f = self.s, self.form
-        if len(self.g.roles) > 1 or self.along or s.segmented or (self.row and s.extents[self.row] > f.rows):
+        if len(self.g.roles) > 1 or self.along or (self.row and s.extents[self.row] > f.rows):
             return 0
         n, wanted = s.extents[self.stream], s.choice.get("segment")
         if wanted is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from .codegen import kernel as ir
 from .codegen.kernel import SEGMENT
-from .expr import Acc, Expr, Load, nodes
+from .expr import Acc, Expr, Load, Reduce, nodes
 from .forms import Form, Question
 from .ops import MONOIDS
 from .phase import PhaseBuilder, law
@@ -22,15 +22,28 @@ from .roles import Roles, rename_sources
 
 if TYPE_CHECKING:
     from .cuda_schedule import CudaScheduler
+    from .schedule import Group
 
 THREADS = 256
 ELEMS = 16  # elements a thread holds of a tile
 KEPT = 32  # and at most, when it holds all that the row has for it
 VECTOR_TAGS = {"f32": 4, "f64": 2, "f16": 8, "bf16": 8, "e4m3": 16}  # elements in 16 bytes
-SEGMENT_ELEMENTS = 1 << 16  # rows are cut into segments from twice this length on
+SEGMENT_ELEMENTS = 1 << 16  # of a segment, at least
+LONG = 2 * SEGMENT_ELEMENTS  # rows are cut into segments from this length on
 SEGMENTS = 512  # of a row, at most
 MERGE_GROUP = 32
 LONG_THREADS = 1024
+
+
+def apart(s: CudaScheduler, g: Group) -> list[Group]:
+    """The passes of a group as groups of their own, where the stream is so long that each is cut into segments: a pass needs the
+    merged states of those before it, and a row of that length is read from memory again anyway."""
+    n = s.extents[g.passes[0].axis]
+    cut = n >= LONG if "segment" not in s.choice else 0 < int(s.choice["segment"]) < n
+    inside = [e for p in g.passes for a in p.accumulators for e in nodes(a.lift) if isinstance(e, Reduce)]
+    if len(g.passes) == 1 or not cut or inside or any(any(r.columns.values()) for r in g.roles):
+        return [g]
+    return [type(g)([p], [r]) for p, r in zip(g.passes, g.roles, strict=True)]
 
 
 class RowsBuilder(PhaseBuilder):
@@ -119,10 +132,10 @@ class RowsBuilder(PhaseBuilder):
         s = self.s
         self.deferred: list[tuple[int, Expr]] = []
         n, wanted = s.extents[self.stream], s.choice.get("segment")
-        if len(self.g.roles) > 1 or s.segmented:
+        if len(self.g.roles) > 1:
             return 0
         if wanted is None:
-            wanted = max(SEGMENT_ELEMENTS, ceil(n / SEGMENTS)) if n >= 2 * SEGMENT_ELEMENTS else 0
+            wanted = max(SEGMENT_ELEMENTS, ceil(n / SEGMENTS)) if n >= LONG else 0
         if not 0 < int(wanted) < n:
             return 0
         self._defer()
@@ -162,7 +175,6 @@ class RowsBuilder(PhaseBuilder):
         if not self.segment:
             own = ir.Phase(name, grid, (*body, *self.results()), "", self.stream, states=self.states(), laws=laws, place=place)
             return [*self.before, own]
-        self.s.segmented = True
         parts = self._parts()
         cut = (ir.Grid(SEGMENT, self.segment), *grid)
         own = ir.Phase(name, cut, (*body, ir.Partial(parts)), "", self.stream, states=self.states(), laws=laws, place=place)

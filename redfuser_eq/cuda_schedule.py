@@ -61,17 +61,17 @@ class CudaScheduler(Scheduler):
 
     def __init__(self, c: Cascade, extents: dict[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu, choice: dict[str, Any]):
         self.gpu = gpu
-        super().__init__(c, extents, strides, _Sizes(), choice)
+        super().__init__(c, extents | {ir.ROW: 1}, strides, _Sizes(), choice)
 
     def kernel(self) -> ir.Kernel:
-        groups = [x for g in self.groups() for x in cuda_tiles.prologue(self, g)]
+        groups = [y for g in self.groups() for x in cuda_tiles.prologue(self, g) for y in cuda_rows.apart(self, x)]
         self._place_outputs(groups)
         phases: list[ir.Phase] = []
         for n, g in enumerate(groups):
             phases += self.builder(g, n).phases()
         phases += [self._map_phase(i, e) for i, e in self.late]
         kernel = ir.Kernel(
-            "redfuser_kernel", self.real, 1, tuple(self.extents), self.inputs, self.outputs, tuple(self.buffers), tuple(phases),
+            "redfuser_kernel", self.real, 1, tuple(a for a in self.extents if a != ir.ROW), self.inputs, self.outputs, tuple(self.buffers), tuple(phases),
             self.flag_axes,
         )  # fmt: skip
         check_kernel(kernel)

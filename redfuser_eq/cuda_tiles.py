@@ -8,13 +8,13 @@ memory, several tiles ahead of their use.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from . import cuda_copies
 from .cascade import Accumulator, Pass
 from .codegen import kernel as ir
-from .codegen.kernel import SEGMENT
+from .codegen.kernel import ROW, SEGMENT
 from .codegen.kernel_check import expressions
 from .expr import Acc, Cast, Const, Expr, Load, Map, Prev, Reduce, nodes, transform
 from .forms import Form, Question, separates
@@ -39,6 +39,10 @@ BLOCK = 64  # inner elements at a time, when it does not
 LISTED = 8  # entries of a top-k list that fit in registers
 SCAN_WARPS = 8
 FEW_ROWS = 128  # rows that share a stream, up to which it is cut
+PARTS = 8  # warps of a block, where few rows share a stream: some along the rows, the others along the stream
+PART_ROWS = 64  # up to which these are few
+SHORT = 2  # block tiles that a stream has at least, to be shared among warps
+SEGMENTS = 64  # of a stream, at most
 HELD = 320  # columns and elements of the stream that a thread's rows hold: two each register
 
 
@@ -57,7 +61,8 @@ def builder(s: CudaScheduler, g: Group, number: int) -> TileBuilder | None:
 @dataclass(frozen=True)
 class Tile:
     """warps x 16 x fragments rows, `depth` elements of the stream; inner: a block of the inner axis; resident: the row operand
-    is staged once. columns: a block of the column axis, 0 without one. stages: tiles in flight. groups: products by warpgroups."""
+    is staged once. columns: a block of the column axis, 0 without one. stages: tiles in flight. groups: products by warpgroups.
+    parts: groups of warps along the stream, which has `depth` elements for each of them in a tile."""
 
     warps: int
     fragments: int
@@ -67,6 +72,12 @@ class Tile:
     columns: int
     stages: int
     groups: bool = False
+    parts: int = 1
+
+    @property
+    def span(self) -> int:
+        """Elements of the stream in a tile of the block."""
+        return self.depth * self.parts
 
     @property
     def rows(self) -> int:
@@ -75,8 +86,8 @@ class Tile:
     def bytes(self, product: bool) -> tuple[int, int]:
         """Shared memory of what stays, and of one stage."""
         stays = self.rows * panel(self.inner) if self.resident and product else 0
-        each = self.depth * ((panel(self.inner) if product else 0) + panel(self.columns))
-        return stays, each + (0 if stays else self.rows * panel(self.inner if product else self.depth))
+        each = self.span * ((panel(self.inner) if product else 0) + panel(self.columns))
+        return stays, each + (0 if stays else self.rows * panel(self.inner if product else self.span))
 
 
 def prologue(s: CudaScheduler, g: Group) -> list[Group]:
@@ -167,8 +178,9 @@ def _widened(e: Expr) -> Expr:
     return e.args[0] if wide else e
 
 
-def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool) -> Tile:
-    """Sizes, from extents and the registers and shared memory of a block. groups: warpgroups may do the products."""
+def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool, one: bool) -> Tile:
+    """Sizes, from extents and the registers and shared memory of a block. groups: warpgroups may do the products. one: the stream
+    is gone through once, so that its tiles can be shared among warps."""
     n_row, n_inner = q.extents[row], q.extents[p.inner] if p else 0
     lists, few = any(a.k for a in q.accs.values()), len(q.accs) <= 2
     groups = groups and n_row > 16 and "rows" not in q.choice
@@ -188,12 +200,26 @@ def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool) ->
     depth = min(up(int(q.choice.get("depth", depth)), 16), up(q.extents[q.stream], 16))
     resident = n_inner <= RESIDENT
     tile = Tile(warps, fragments, depth, up(n_inner, 16) if resident else BLOCK, resident, cols, 2, groups)
+    if one and not groups and "rows" not in q.choice and n_row <= min(tile.rows, PART_ROWS):
+        tile = along_stream(q, p, tile, gpu)
     stays, each = tile.bytes(p is not None)
-    room = gpu.shared_limit - 1024 if groups else gpu.shared_limit // 2
+    room = gpu.shared_limit - 1024 if groups or tile.parts > 1 else gpu.shared_limit // 2
     most = min(4, (room - stays) // each)
     if stays + 2 * each > gpu.shared_limit:
         raise NoForm
     return replace(tile, stages=max(2, most))
+
+
+def along_stream(q: Question, p: Product | None, tile: Tile, gpu: Gpu) -> Tile:
+    """The tile with warps along the stream, as many as three tiles in flight leave room for; where rows are few."""
+    n, wanted = q.extents[q.stream], q.choice.get("parts")
+    for parts in (int(wanted),) if wanted else (8, 4, 2):
+        for depth in (min(32, tile.depth), 16) if "depth" not in q.choice else (tile.depth,):
+            new = replace(tile, depth=depth, parts=parts)
+            stays, each = new.bytes(p is not None)
+            if tile.warps * parts <= PARTS and n >= SHORT * new.span and stays + 3 * each <= gpu.shared_limit - 1024:
+                return new
+    return tile
 
 
 def panel(columns: int) -> int:
@@ -212,27 +238,31 @@ class TileBuilder(ProductBuilder):
 
     # ---- the form
     def _choose_form(self, q: Question) -> Form:
-        for row in sorted(q.rows, key=lambda r: -q.extents[r]):
-            lifts = {n: bare(separate(e, q.stream, row), q.columns[n]) for n, e in q.lifts.items()}
-            p = find_product(lifts.values(), q.stream, row)
+        for row in (*sorted(q.rows, key=lambda r: -q.extents[r]), ROW):
+            known = row if row != ROW else ""
+            lifts = {n: bare(separate(e, q.stream, known), q.columns[n]) for n, e in q.lifts.items()}
+            p = find_product(lifts.values(), q.stream, known)
             columns = [a for a in q.accs.values() if q.columns[a.name]]
             q = replace(q, lifts=lifts)
-            if p is None and not any(separates(q, a, row) for a in columns):
+            if p is None and (row == ROW or not any(separates(q, a, row) for a in columns)):
                 continue
             self._refuse(q, p, row)
             self.lifts = lifts
-            self.outputs = [(i, separate(e, q.stream, row)) for i, e in self.outputs]
-            self.shape = tile_of(q, p, row, self.s.gpu, self._by_groups(p, row))
+            self.outputs = [(i, separate(e, q.stream, known)) for i, e in self.outputs]
+            self.shape = tile_of(q, p, row, self.s.gpu, self._by_groups(p, row), self._once())
             t = self.shape
             return Form("mma", row, "stream", t.rows, t.depth, t.rows, p, t.fragments, t.depth // 8)
         raise NoForm
 
+    def _once(self) -> bool:
+        """There is one loop over the stream."""
+        return len(self.g.roles) == 1 and not any(self.g.passes[0].axis in self.s.outputs[i].dims for i, _ in self.outputs)
+
     def _by_groups(self, p: Product | None, row: str) -> bool:
         """Whether warpgroup instructions can do the products: their left operand lies along the inner axis, and the ring of
         stages serves one loop."""
-        one = len(self.g.roles) == 1 and not any(self.g.passes[0].axis in self.s.outputs[i].dims for i, _ in self.outputs)
         along = p is None or self._contiguous(p.row, p.inner, row) == p.inner
-        return self.s.gpu.capability == 90 and one and along and self.s.choice.get("groups", True)
+        return self.s.gpu.capability == 90 and self._once() and along and self.s.choice.get("groups", True)
 
     def _refuse(self, q: Question, p: Product | None, row: str) -> None:
         """Raises NoForm where a statement of the phase would have no tensor-core form."""
@@ -291,7 +321,7 @@ class TileBuilder(ProductBuilder):
             self.score = transform(self.score, lambda e: raw if e is tile else None)
             self.raw, self.plain_score = raw, self.score is raw
         for e in [x for x in nodes(*self.exprs()) if isinstance(x, Load) and {self.row, self.stream} <= x.axes and self._narrow(x)]:
-            held = self.stage(e, self.row, self.stream, {self.row: self.form.rows, self.stream: self.form.depth})
+            held = self.stage(e, self.row, self.stream, {self.row: self.form.rows, self.stream: self.shape.span})
             self._replace(e, Load(held.source, held.dims, e.dtype))
 
     def tile_dims(self) -> tuple[str, ...]:
@@ -324,7 +354,7 @@ class TileBuilder(ProductBuilder):
         assert p is not None
         inner = "" if t.resident else p.inner
         a = self.stage(p.row, self.row, p.inner, {self.row: f.rows, p.inner: t.inner}, inner)
-        b = self.stage(p.stream, self.stream, p.inner, {self.stream: f.depth, p.inner: t.inner}, inner)
+        b = self.stage(p.stream, self.stream, p.inner, {self.stream: t.span, p.inner: t.inner}, inner)
         return a, b
 
     # ---- statements
@@ -352,7 +382,7 @@ class TileBuilder(ProductBuilder):
         _, v = split_columns(self.lifts[a.name], self.columns[a.name])
         assert v is not None
         old = self.stored[a.name][1] if a.name in self.stored else w
-        b = self.stage(v, self.stream, d, {self.stream: f.depth, d: self.shape.columns}, dtype=self._format(old, v))
+        b = self.stage(v, self.stream, d, {self.stream: self.shape.span, d: self.shape.columns}, dtype=self._format(old, v))
         return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, f.mr, self.shape.columns // 8, f.depth,
                             "state", factor)]  # fmt: skip
 
@@ -362,15 +392,18 @@ class TileBuilder(ProductBuilder):
     # ---- segments
     def _choose_segment(self) -> int:
         """The length of a segment of the stream, or 0: from the row's own extent, so that a row gives the same bits in any batch.
-        With columns, only where few row tiles share the stream: their partial states are large."""
+        With columns, only where few row tiles share the stream, and so long that a segment reads twice the bytes of its states."""
         s, t = self.s, self.shape
-        if len(self.g.roles) > 1 or self.along or s.segmented:
+        if len(self.g.roles) > 1 or self.along:
             return 0
         n, columns = s.extents[self.stream], self._column_axes()
         if columns and s.extents[self.row] > FEW_ROWS and "segment" not in s.choice:
             return 0
-        least, most = (4 * t.depth, 32) if columns else (16 * t.depth, 16)
-        length = up(int(s.choice.get("segment", max(least, ceil(n / most)))), t.depth)
+        width = prod(s.extents[c] for c in columns)
+        inner = s.extents[self.form.product.inner] if self.form.product else 0
+        state = 8 * s.extents[self.row] * width // (inner + width)
+        least, most = (max(4 * t.depth, 2 * t.span, state), SEGMENTS) if columns else (16 * t.depth, 16)
+        length = up(int(s.choice.get("segment", max(least, ceil(n / most)))), t.span)
         return length if 0 < length < n else 0
 
     def _column_axes(self) -> tuple[str, ...]:
@@ -387,13 +420,15 @@ class TileBuilder(ProductBuilder):
         for n, r in enumerate(self.g.roles):
             loops.append(self._loop([*self.mask_statements(), *self.tile_statements(n > 0), *self.pass_statements(r)]))
         body = [*self.row_statements(), *loops, *self._finish(), *self.along_stream()]
+        if self.shape.parts > 1:
+            body.append(ir.Finish(self._levels(), parts=True))
         batch = tuple(ir.Grid(x) for x in self.rows if x != self.row)
         columns = tuple(ir.Grid(c, self.shape.columns) for c in self._column_axes() if self.s.extents[c] > self.shape.columns)
         segment = (ir.Grid(SEGMENT, self.segment),) if self.segment else ()
         grid = (*batch, *segment, *columns, ir.Grid(self.row, self.form.rows))
         t = self.shape
         copying = cuda_copies.producers(self.staged.values(), t.warps) if t.groups else 0
-        place = ir.Place("wgmma" if t.groups else "mma", t.warps + copying, t.fragments, t.stages, copying)
+        place = ir.Place("wgmma" if t.groups else "mma", t.warps * t.parts + copying, t.fragments, t.stages, copying, parts=t.parts)
         uneven = any(isinstance(x, ir.Skip) for x in ir.statements(tuple(body)))
         parts = self._parts() if self.segment else ()
         body += [ir.Partial(parts)] if self.segment else self.results()
@@ -407,7 +442,7 @@ class TileBuilder(ProductBuilder):
         used = {o.source for s in body if isinstance(s, ir.Contract) for o in (s.a, s.b)}
         used |= {e.source for s in body for x, _ in expressions(s) for e in nodes(x) if isinstance(e, Load)}
         stages = [s for s in self.staged.values() if s.dst in used and not self._stays(s)]
-        return ir.Loop(self.stream, self.form.depth, (*stages, *body))
+        return ir.Loop(self.stream, self.shape.span, (*stages, *body))
 
     def along_stream(self) -> list[ir.Stmt]:
         if not self.along:
@@ -435,6 +470,10 @@ class TileBuilder(ProductBuilder):
                 return False
         return self.accs[name].op == "sum"
 
+    def _levels(self) -> tuple[tuple[tuple[str, Expr | None], ...], ...]:
+        """The states, level by level, each with its rebase."""
+        return tuple(tuple((a.name, self.rebases.get(a.name)) for a in level) for level in self.g.roles[0].levels)
+
     # ---- segments
     def _parts(self) -> tuple[tuple[str, str, str], ...]:
         out = []
@@ -449,12 +488,11 @@ class TileBuilder(ProductBuilder):
 
     def _merge(self, parts: tuple[tuple[str, str, str], ...]) -> ir.Phase:
         """The states of the segments, a row and a column a thread."""
-        levels = tuple(tuple((a.name, self.rebases.get(a.name)) for a in level) for level in self.g.roles[0].levels)
         columns = self._column_axes()
         results = [
             replace(x, columns=tuple(d for d in x.columns if d not in columns)) if isinstance(x, ir.Store) else x for x in self.results()
         ]
         states = tuple(replace(x, row=False, columns=()) for x in self.states(False))
         place = ir.Place("rows", 4, along="row")
-        return ir.Phase("merge", tuple(ir.Grid(x) for x in (*self.rows, *columns)), (ir.Merge(levels, parts), *results), "", self.stream,
+        return ir.Phase("merge", tuple(ir.Grid(x) for x in (*self.rows, *columns)), (ir.Merge(self._levels(), parts), *results), "", self.stream,
                         states=states, place=place)  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .cascade import Accumulator
-from .codegen.kernel import Array
+from .codegen.kernel import ROW, Array
 from .expr import Acc, Expr, Load, nodes
 from .roles import Product, find_product, split_columns
 from .tiles import Sizes, size_class, up
@@ -87,7 +87,7 @@ def _clean(q: Question, p: Product) -> bool:
 
 def separates(q: Question, a: Accumulator, row: str) -> bool:
     """The accumulator is a matrix product of row factors and column factors over the stream."""
-    if a.op != "sum" or len(q.columns[a.name]) != 1 or row not in a.axes:
+    if a.op != "sum" or len(q.columns[a.name]) != 1 or row not in (ROW, *a.axes):
         return False
     w, v = split_columns(q.lifts[a.name], q.columns[a.name])
     if w is None or v is None or row in v.axes or q.stream not in v.axes:
