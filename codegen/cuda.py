@@ -107,7 +107,10 @@ def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
 
 
 def _bounds(place: Place) -> str:
-    """Threads of a block and, for tiles, the blocks a multiprocessor should hold: left alone, ptxas spills for one more."""
+    """Threads of a block and, for tiles, the blocks a multiprocessor should hold: left alone, ptxas spills for one more. Shared
+    memory has no room for a second block of parts."""
+    if place.parts > 1:
+        return f"{place.threads}, 1"
     return f"{place.threads}, 2" if place.form == "tile" and place.threads <= 256 else str(place.threads)
 
 

@@ -70,8 +70,9 @@ class CudaScheduler(Scheduler):
         for n, g in enumerate(groups):
             phases += self.builder(g, n).phases()
         phases += [self._map_phase(i, e) for i, e in self.late]
+        names = tuple(a for a in self.extents if a != ir.ROW)
         kernel = ir.Kernel(
-            "redfuser_kernel", self.real, 1, tuple(a for a in self.extents if a != ir.ROW), self.inputs, self.outputs, tuple(self.buffers), tuple(phases),
+            "redfuser_kernel", self.real, 1, names, self.inputs, self.outputs, tuple(self.buffers), tuple(phases),
             self.flag_axes,
         )  # fmt: skip
         check_kernel(kernel)

@@ -42,7 +42,7 @@ FEW_ROWS = 128  # rows that share a stream, up to which it is cut
 PARTS = 8  # warps of a block, where few rows share a stream: some along the rows, the others along the stream
 PART_ROWS = 64  # up to which these are few
 SHORT = 2  # block tiles that a stream has at least, to be shared among warps
-SEGMENTS = 64  # of a stream, at most
+SEGMENTS = 128  # of a stream that few rows share, at most
 HELD = 320  # columns and elements of the stream that a thread's rows hold: two each register
 
 
@@ -392,17 +392,19 @@ class TileBuilder(ProductBuilder):
     # ---- segments
     def _choose_segment(self) -> int:
         """The length of a segment of the stream, or 0: from the row's own extent, so that a row gives the same bits in any batch.
-        With columns, only where few row tiles share the stream, and so long that a segment reads twice the bytes of its states."""
+        How many rows share a stream counts as few or many: with many, and columns, their tiles are blocks enough. A segment of few
+        reads at least twice the bytes of its states."""
         s, t = self.s, self.shape
         if len(self.g.roles) > 1 or self.along:
             return 0
         n, columns = s.extents[self.stream], self._column_axes()
-        if columns and s.extents[self.row] > FEW_ROWS and "segment" not in s.choice:
+        few = s.extents[self.row] <= FEW_ROWS
+        if columns and not few and "segment" not in s.choice:
             return 0
         width = prod(s.extents[c] for c in columns)
         inner = s.extents[self.form.product.inner] if self.form.product else 0
-        state = 8 * s.extents[self.row] * width // (inner + width)
-        least, most = (max(4 * t.depth, 2 * t.span, state), SEGMENTS) if columns else (16 * t.depth, 16)
+        state = 8 * s.extents[self.row] * width // (inner + width) if columns else 0
+        least, most = (max(4 * t.depth, 2 * t.span, state), SEGMENTS) if few else (16 * t.depth, 16)
         length = up(int(s.choice.get("segment", max(least, ceil(n / most)))), t.span)
         return length if 0 < length < n else 0
 
@@ -494,5 +496,5 @@ class TileBuilder(ProductBuilder):
         ]
         states = tuple(replace(x, row=False, columns=()) for x in self.states(False))
         place = ir.Place("rows", 4, along="row")
-        return ir.Phase("merge", tuple(ir.Grid(x) for x in (*self.rows, *columns)), (ir.Merge(self._levels(), parts), *results), "", self.stream,
-                        states=states, place=place)  # fmt: skip
+        grid = tuple(ir.Grid(x) for x in (*self.rows, *columns))
+        return ir.Phase("merge", grid, (ir.Merge(self._levels(), parts), *results), "", self.stream, states=states, place=place)

@@ -30,6 +30,8 @@ CASES: dict[str, tuple[str, dict[str, int]]] = {
     "causal 128": ("attention_causal", {"h": 16, "i": 4096, "j": 4096, "e": 128, "d": 128}),
     "bias 64": ("attention_bias", {"h": 16, "i": 4096, "j": 4096, "e": 64, "d": 64}),
     "grouped decode": ("attention_gqa", {"b": 8, "g": 8, "r": 4, "i": 1, "j": 8192, "e": 128, "d": 128}),
+    "decode": ("decode", {"h": 256, "j": 8192, "e": 128, "d": 128}),
+    "few tokens, linear logsumexp": ("linear_logsumexp", {"r": 8, "v": 50257, "h": 4096}),
     "mla": ("mla", {"b": 16, "h": 128, "j": 4096, "e": 576, "d": 512}),
     "linear logsumexp": ("linear_logsumexp", {"r": 4096, "v": 50257, "h": 4096}),
     "cross entropy": ("cross_entropy", {"r": 4096, "v": 50257, "h": 4096}),

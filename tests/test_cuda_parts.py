@@ -90,4 +90,4 @@ def test_long_streams_are_cut_into_segments_by_their_length_alone() -> None:
         return [g.step for p in k.phases for g in p.grid if g.axis == "@segment"]
 
     assert segments(1, 8192) == segments(64, 8192) != []
-    assert 16 <= -(-8192 // segments(1, 8192)[0]) <= 64 and -(-131072 // segments(1, 131072)[0]) <= 64
+    assert 16 <= -(-8192 // segments(1, 8192)[0]) <= 128 and -(-131072 // segments(1, 131072)[0]) <= 128

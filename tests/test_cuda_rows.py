@@ -309,3 +309,13 @@ def test_the_source_names_the_laws_and_includes_nothing() -> None:
     w = cascades.entropy()
     text = emit(schedule(w.cascade, w.extents, {}, GPUS["h200"]), GPUS["h200"]).text
     assert all(f"/* {a.name}: {a.op} of " in text for a in w.cascade.accumulators()) and "#include" not in text
+
+
+@pytest.mark.parametrize("name", ["softmax_variance", "softmax", "total_variance"])
+def test_segments_of_several_passes(name: str) -> None:
+    """Each pass has its own segments and reads the merged states of those before it."""
+    w = cascades.WORKLOADS[name]()
+    extents = {a: 700 if a == "k" else min(n, 5) for a, n in w.extents.items()}
+    r = check(w, extents, cascade=w.plain, choice={"segment": 64, "group": 8, "elems": 8}, order=DESC)
+    merges = [p for p in r.kernel.phases if p.name == "merge"]
+    assert len(merges) == len(w.plain.passes) > 1
