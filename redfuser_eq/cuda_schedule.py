@@ -48,10 +48,18 @@ def schedule(
     """The Kernel of a cascade on a GPU.
 
     extents, strides: as in `schedule.schedule`. choice: decisions to overrule: form ("mma", "tile", "rows": the first to try),
-    segment (elements of the stream, 0 for none), threads, group, elems. unmapped: sources that no tensor map may describe, as
-    those that start at no multiple of 16 bytes. Raises Unsupported where the Kernel has no form."""
+    segment (elements of the stream, 0 for none), threads, group, elems, rows, depth, parts, groups (False: no warpgroups); None to
+    take the fastest of a few by the performance model. unmapped: sources that no tensor map may describe, as those that start at
+    no multiple of 16 bytes. Raises Unsupported where the Kernel has no form."""
     check(cascade)
-    return CudaScheduler(cascade, dict(extents), strides, gpu, {"unmapped": unmapped, **(choice or {})}).kernel()
+    if choice is None:
+        from .cuda_choose import best, candidates  # late: it asks for the schedules that it compares
+
+        found = best(candidates(cascade, extents, strides, gpu))
+        if not unmapped:
+            return found.kernel
+        choice = found.choice
+    return CudaScheduler(cascade, dict(extents), strides, gpu, {"unmapped": unmapped, **choice}).kernel()
 
 
 class CudaScheduler(Scheduler):

@@ -235,7 +235,7 @@ def _kernels(plan: Plan) -> Iterator[_Entry]:
     extents = {a: n for a, n in plan.program.extents.items() if n}
     if plan.device.kind != "cuda" or len(extents) < len(plan.program.extents):
         return
-    from . import gpu_model  # late: only plans for GPUs need the scheduler
+    from . import cuda_choose, gpu_model  # late: only plans for GPUs need the scheduler
     from .schedule import Unsupported
 
     gpu = GPUS.get(plan.device.name, GPUS["h200"])
@@ -254,6 +254,10 @@ def _kernels(plan: Plan) -> Iterator[_Entry]:
         if p.barriers:
             parts.append(f"{p.barriers} barrier{'s' * (p.barriers > 1)} a tile")
         yield _Entry(f"{n}. {p.name}", f"{quantity(p.seconds, 's')}, bound by {p.bound}: {'; '.join(parts)}", 2, _LAW_MARGIN)
+    found = cuda_choose.candidates(plan.cascade, extents, {}, gpu)
+    best = cuda_choose.best(found)
+    texts = [f"{c.name} {quantity(c.seconds, 's')} ({c.bound}){' *' if c is best else ''}" for c in found]
+    yield _Entry("considered", f"for a batch that fills the GPU, * taken: {'; '.join(texts)}", 2, _LAW_MARGIN)
 
 
 def _turned_down(plan: Plan) -> Iterator[_Entry]:

@@ -29,7 +29,10 @@ SPECIAL = 4.0  # `Op.cost` from which an operation uses the special function uni
 RESERVED = 1 << 10  # bytes of shared memory that the system takes from each block (CUDA C++ Programming Guide, since 8.0)
 BLOCKS = 32  # resident blocks of a multiprocessor
 L2_BYTES = 64  # a clock and multiprocessor, from the L2 cache
+SHARED_BYTES = 128  # a clock and multiprocessor, from shared memory
 TENSOR = ("mma", "wgmma")  # forms of `Place` that use tensor cores
+SYNC = 0.62  # of what warpgroups reach, one warp's instructions do on a GPU that has both (Luo et al., "Dissecting the NVIDIA Hopper
+# architecture through microbenchmarking and multiple level analysis", 2025)
 SAMPLES = 32  # tiles of an axis that are looked at for a mask's share
 _SIZES = {"f64": 8, "i64": 8, "u64": 8, "f32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "i16": 2, "u16": 2}
 
@@ -47,8 +50,8 @@ class Occupancy:
 class Prediction:
     """One launch. read, written: bytes of memory, each once. near: bytes that blocks read, from L2 or memory. flops: float32
     instructions. tensor: flop by dtype tag of the operands. special: results of special functions. tiles: trips through the
-    inner loop of one block, with `barriers` each. waves: rounds of resident blocks. times: seconds by resource; bound: the
-    largest; seconds: it and the start of the launch."""
+    inner loop of one block, with `barriers` each. staged: bytes that tensor cores get from shared memory. waves: rounds of
+    resident blocks. times: seconds by resource; bound: the largest; seconds: it and the start of the launch."""
 
     name: str
     blocks: int
@@ -64,6 +67,7 @@ class Prediction:
     special: float
     tiles: int
     barriers: int
+    staged: float
     times: Mapping[str, float]
 
     @property
@@ -113,6 +117,7 @@ class _Totals:
     written: dict[str, float] = field(default_factory=dict)
     trips: int = 1
     barriers: int = 0
+    staged: float = 0.0
 
 
 class _Count:
@@ -150,18 +155,22 @@ class _Count:
             "L2": near / (L2_BYTES * clocks),
             "arithmetic": 2 * items * t.flops / (gpu.fp32 * fill),
             "special functions": items * t.special / (gpu.mufu * clocks),
-            "tensor cores": sum(items * n / gpu.tensor[tag] for tag, n in t.tensor.items()) / fill,
+            "tensor cores": sum(items * n / gpu.tensor[tag] for tag, n in t.tensor.items()) / (fill * self._rate()),
+            "shared memory": items * t.staged / (SHARED_BYTES * clocks),
             "barriers": waves * t.trips * t.barriers * BARRIER / gpu.clock,
         }
         tensor = {tag: items * n for tag, n in t.tensor.items()}
         return Prediction(
             self.phase.name, blocks, threads, shared, held, waves, read, written, near, items * t.flops, tensor, items * t.special,
-            t.trips, t.barriers, times,
+            t.trips, t.barriers, items * t.staged, times,
         )  # fmt: skip
+
+    def _rate(self) -> float:
+        return SYNC if self.place.form == "mma" and self.gpu.capability >= 90 else 1.0
 
     # ---- the grid
     def _steps(self, g: ir.Grid) -> int:
-        return -(-self.extents[self.phase.stream if g.axis == ir.SEGMENT else g.axis] // g.step)
+        return -(-self.extents.get(self.phase.stream if g.axis == ir.SEGMENT else g.axis, 1) // g.step)
 
     def _blocks(self, grid: list[int]) -> int:
         if self.place.form == "elements":
@@ -175,7 +184,7 @@ class _Count:
         total = 0
         for b in self.kernel.buffers:
             used = any(b.name in _names(s) for s in ir.statements(self.phase.body))
-            if b.shared or not used:
+            if b.shared or not used or (self.place.form in TENSOR and b.name not in self.origin):
                 continue
             width = _size(self.tags[self.origin[b.name]]) if self.place.form in TENSOR and b.name in self.origin else self._real
             stages = self.place.stages if b.name in self.origin else 1
@@ -261,7 +270,8 @@ class _Count:
         """Multiply-adds: on tensor cores two flop each, with rows that the tile pads; else one instruction."""
         mma = self.place.form in TENSOR
         rows = self.own.get(s.i, 1)
-        padded = -(-rows // 16) * 16 if mma else rows
+        block = {"mma": 16, "wgmma": 64}.get(self.place.form, 1)
+        padded = -(-rows // block) * block
         n = share * padded * self._points({s.j, s.c})
         tag = next(
             (self.tags[self.origin.get(o.source, o.source)] for o in (s.b, s.a) if self.origin.get(o.source, o.source) in self.tags), ""
@@ -269,8 +279,22 @@ class _Count:
         if mma:
             tag = tag if tag in self.gpu.tensor else "tf32"
             self.totals.tensor[tag] = self.totals.tensor.get(tag, 0.0) + 2 * n
+            self.totals.staged += share * self._staged(s, padded, block)
         else:
             self.totals.flops += n
+
+    def _staged(self, s: ir.Contract, rows: int, block: int) -> float:
+        """Bytes from shared memory: the right operand once for each block of rows that an instruction sequence does, the left one
+        at each tile, unless it is a tile in registers."""
+        height = block * (self.place.fragments if block == 16 else 1)
+        right = 2 * self._points({s.j, s.c}) * math.ceil(rows / height)
+        tiles = self.own.get(s.j, 1) / max(1, self._step(s.j))
+        return right + (2 * rows * self._points({s.c}) * tiles if s.start == "zero" else 0)
+
+    def _step(self, axis: str) -> int:
+        """Elements of an axis in a tile of one part."""
+        steps = [s.step for s in ir.statements(self.phase.body) if isinstance(s, ir.Loop) and s.axis == axis]
+        return steps[0] // self.place.parts if steps else self.own.get(axis, 1)
 
     def _operations(self, roots: Sequence[Expr], times: float) -> None:
         """Each distinct value once for each point of its axes."""

@@ -49,7 +49,7 @@ def run(
     strides |= {i: strides_of(a) for i, a in enumerate(outputs)}
     ins = {s.name: _Placed(a) for s, a in zip(c.sources, arrays, strict=True)}
     odd = tuple(n for n, x in ins.items() if int(x.pointer) % 16)
-    kernel = schedule(c, extents, strides, gpu, choice, odd)
+    kernel = schedule(c, extents, strides, gpu, choice or {}, odd)
     program = emit(kernel, gpu)
     module = Module(program.text, gpu.arch, CUPY_OPTIONS)
     outs = [_Placed(a, poison=True) for a in outputs]

@@ -85,8 +85,10 @@ def test_tiles_by_hand() -> None:
     assert p.read == 2 * 16 * (640 + 320 + 320) and p.written == 2 * 16 * 640
     assert p.near == 2 * 16 * (640 + 10 * (320 + 320))  # each of ten blocks reads all of k and v
     assert (p.blocks, p.tiles, p.barriers) == (10, 10, 1)
-    assert p.shared == 3 * 2 * (64 * 16 + 2 * 32 * 16) + 4 * 64 * 32
-    assert p.times["tensor cores"] == pytest.approx(p.tensor["bf16"] / 1e15)
+    assert p.shared == 3 * 2 * (64 * 16 + 2 * 32 * 16)  # the tile is in registers
+    each = 2 * 320 * 16 * (64 // 16)  # a right operand, for each 16 rows
+    assert p.staged == 10 * (each + 2 * 64 * 16 * 10 + each)
+    assert p.times["tensor cores"] == pytest.approx(p.tensor["bf16"] / 1e15 / gpu_model.SYNC)
     assert p.times["barriers"] == pytest.approx(10 * gpu_model.BARRIER / 1e9)
 
 
