@@ -198,7 +198,7 @@ class TileStatements(StateCode):
                 f"const int {count} = (int)min((i64){s.step}, high - {start});", *body, "}"]  # fmt: skip
 
     def do_skip(self, s: Skip) -> list[str]:
-        """The corners of the tile: an affine bound is largest there."""
+        """The corners of the tile, where an affine bound is largest, and the summary of other conditions."""
         none = []
         for b in s.bounds:
             high = [str(b.constant)]
@@ -207,6 +207,10 @@ class TileStatements(StateCode):
                 last = f"({first} + {self.counts[axis]} - 1)" if axis in self.counts and factor > 0 else first
                 high.append(f"{factor} * {last}")
             none.append(f"{' + '.join(high)} < 0")
+        if s.summary:
+            b = next(x for x in self.names.k.buffers if x.name == s.summary)
+            cell = [f"{self.at[axis].start} / {step} * {self.names.step(b, d)}" for d, (axis, step) in enumerate(s.tiles)]
+            none.append(f"{self.names.get('buf', s.summary)}[{' + '.join(cell) or '0'}] == 0")
         ready = "".join(f" && {self.names.get('buf', f)}[0] != 0" for f in s.finite)
         return [f"if (({' || '.join(none)}){ready}) continue;"]
 

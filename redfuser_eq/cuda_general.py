@@ -139,16 +139,13 @@ class GeneralBuilder(ProductBuilder):
 
     # ---- statements
     def mask_statements(self) -> list[ir.Stmt]:
-        """Skip by affine bounds, where a tile on which the mask is false everywhere adds nothing."""
+        """Skip, where a tile on which the mask is false everywhere adds nothing."""
         if self.tile is None or self.score is None:
             return []
-        return [x for x in super().mask_statements() if isinstance(x, ir.Skip) and x.bounds]
+        return [x for x in super().mask_statements() if isinstance(x, ir.Skip) and (x.bounds or x.summary)]
 
     def absent_statements(self) -> list[ir.Stmt]:
         return []
-
-    def _summary(self, conditions: list[Expr]) -> tuple[str, tuple[tuple[str, int], ...]]:
-        return "", ()
 
     def _scan(self, e: Load) -> str:
         """A flag that an operand is finite, found once a launch, by all of its elements."""
@@ -187,7 +184,9 @@ class GeneralBuilder(ProductBuilder):
         columns = tuple(ir.Grid(c, n) for c, n in self.cut.items())
         out = []
         for p in super().phases():
-            if p.place is None:
+            if p.place is None and isinstance(p.body[0], ir.Summarise):
+                p = replace(p, place=ir.Place("scan", THREADS // 32))
+            elif p.place is None:
                 p = replace(p, grid=(*p.grid, *columns), place=place, shared_counter=False)
             out.append(p)
         return out

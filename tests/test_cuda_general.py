@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import redfuser_eq as rf
 from redfuser_eq.cascade import Cascade
 from redfuser_eq.codegen import kernel as ir
-from redfuser_eq.expr import Expr, Load, Source, nodes, transform
+from redfuser_eq.expr import Expr, Load, Map, Source, nodes, transform
 
 if emulator.unavailable():
     pytest.skip(emulator.unavailable(), allow_module_level=True)
@@ -206,3 +206,33 @@ def dims_of(c: Cascade, source: str) -> tuple[str, ...]:
     """The axes that a source is loaded over."""
     roots = [e for a in c.accumulators() for e in (a.lift, a.rebase) if e is not None] + [o.expr for o in c.outputs]
     return next((e.dims for e in nodes(*roots) if isinstance(e, Load) and e.source == source), ())
+
+
+@pytest.mark.parametrize("axes", ["ij", "hij", "j"])
+def test_a_boolean_mask_is_summarised(axes: str) -> None:
+    """Tiles that are masked, open and mixed; V is not finite under the mask in one head."""
+    w = cascades.attention_causal()
+    extents = {"h": 2, "i": 40, "j": 90, "e": 16, "d": 20}
+    (p,) = w.cascade.passes
+
+    def other(e: Expr) -> Expr:
+        mask = Load("t", tuple(axes), bool)
+        return transform(e, lambda x: mask if isinstance(x, Map) and x.op == "le" else None)
+
+    accs = tuple(replace(a, lift=other(a.lift)) for a in p.accumulators)
+    mask = Source("t", 3, np.dtype(bool), len(axes))
+    c = replace(w.cascade, passes=(replace(p, accumulators=accs),), sources=(*w.cascade.sources, mask))
+    rng = np.random.default_rng(21)
+    k, q, v = w.make(rng, extents)
+    t = rng.random([extents[a] for a in axes]) < 0.7
+    t[..., :16] = True
+    t[..., 16:48] = False
+    choice = {"form": "tile", "depth": 16, "rows": 16}
+    r = run(c, [k, q, v, t], extents, choice=choice, order=DESC)
+    assert next(s for ph in r.kernel.phases for s in ir.statements(ph.body) if isinstance(s, ir.Skip)).summary
+    z = np.einsum("hie,hje->hij", q.astype(np.float64), k) * 0.25
+    want = cascades.softmax64(np.where(np.broadcast_to(t, z.shape), z, -np.inf)) @ v
+    assert error(r.outputs[0], want) < 2e-5 and not r.flags.any()
+    v[1, 30, 2] = np.inf
+    r = run(c, [k, q, v, t], extents, choice=choice)
+    assert r.flags[1].all() and not r.flags[0].any() and error(r.outputs[0][0], want[0]) < 2e-5

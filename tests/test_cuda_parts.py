@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import cascades
 import emulator
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from emulated import Run, run
 from emulator import SCHEDULES, Schedule
 from test_cuda_mma import A100, EXACT, F16, H200, check, some, transposed, workload
 
+from redfuser_eq.codegen import kernel as ir
 from redfuser_eq.cuda_schedule import schedule
+from redfuser_eq.expr import Expr, Load, Map, Source, transform
 from redfuser_eq.gpu import Gpu
 
 pytestmark = pytest.mark.skipif(bool(emulator.unavailable()), reason=emulator.unavailable() or "available")
@@ -72,6 +76,29 @@ def test_parts_that_see_only_minus_infinity() -> None:
     with np.errstate(invalid="ignore"):
         want = w.expected(*(a.astype(np.float64) for a in (b, k, q, v)))[0]
     np.testing.assert_allclose(np.delete(r.outputs[0].astype(float), 4, 1), np.delete(want, 4, 1), atol=6e-3)
+
+
+def test_a_boolean_mask_of_few_rows() -> None:
+    """The summary says of each part's own tile whether the mask leaves anything; parts go on at different times."""
+    w = workload("attention_causal")
+    extents = w.extents | {"h": 1, "i": 9, "j": 300}
+    (p,) = w.cascade.passes
+
+    def other(e: Expr) -> Expr:
+        return transform(e, lambda x: Load("t", ("j",), bool) if isinstance(x, Map) and x.op == "le" else None)
+
+    accs = tuple(replace(a, lift=other(a.lift)) for a in p.accumulators)
+    c = replace(w.cascade, passes=(replace(p, accumulators=accs),), sources=(*w.cascade.sources, Source("t", 3, np.dtype(bool), 1)))
+    rng = np.random.default_rng(4)
+    k, q, v = w.make(rng, extents)
+    t = rng.random(300) < 0.7
+    t[16:48], t[100:200], t[290:] = False, False, False
+    z = np.einsum("hie,hje->hij", q.astype(np.float64), k.astype(np.float64)) * 0.25
+    want = cascades.softmax64(np.where(t, z, -np.inf)) @ v.astype(np.float64)
+    for order in (SCHEDULES[0], SCHEDULES[4]):
+        r = run(c, [k, q, v, t], extents, choice={"depth": 16, "parts": 4, "segment": 0}, order=order)
+        assert parts(r) == 4 and next(s for ph in r.kernel.phases for s in ir.statements(ph.body) if isinstance(s, ir.Skip)).summary
+        np.testing.assert_allclose(r.outputs[0].astype(float), want, atol=6e-3)
 
 
 def test_a_row_has_the_same_bits_in_any_batch() -> None:
