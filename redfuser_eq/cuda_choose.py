@@ -49,9 +49,7 @@ class Candidate:
         return ", ".join(f"{k} {v}" for k, v in self.choice.items()) or "its own"
 
 
-def candidates(
-    cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu
-) -> tuple[Candidate, ...]:
+def candidates(cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu) -> tuple[Candidate, ...]:
     """The schedules that are considered, the scheduler's own first, no kernel twice. Raises Unsupported where it has none."""
     first = cuda_schedule.schedule(cascade, extents, strides, gpu, {})
     sizes = reference(cascade, first, extents, gpu)
