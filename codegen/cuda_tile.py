@@ -208,8 +208,8 @@ class TileStatements(StateCode):
                 high.append(f"{factor} * {last}")
             none.append(f"{' + '.join(high)} < 0")
         if s.summary:
-            b = next(x for x in self.names.k.buffers if x.name == s.summary)
-            cell = [f"{self.at[axis].start} / {step} * {self.names.step(b, d)}" for d, (axis, step) in enumerate(s.tiles)]
+            summary = next(x for x in self.names.k.buffers if x.name == s.summary)
+            cell = [f"{self.at[axis].start} / {step} * {self.names.step(summary, d)}" for d, (axis, step) in enumerate(s.tiles)]
             none.append(f"{self.names.get('buf', s.summary)}[{' + '.join(cell) or '0'}] == 0")
         ready = "".join(f" && {self.names.get('buf', f)}[0] != 0" for f in s.finite)
         return [f"if (({' || '.join(none)}){ready}) continue;"]
