@@ -75,7 +75,7 @@ def program(
 
     Raises BackendError where a cascade has no CUDA form."""
     try:
-        return _printed(schedule(cascade, extents, strides, gpu, unmapped=unmapped), gpu)
+        return _printed(schedule(cascade, extents, strides, gpu, None, unmapped), gpu)
     except Unsupported as error:
         raise BackendError(
             f"target='cuda': there is no kernel for this program: {error}; move the arrays to the host and use target='cpu' or 'numpy'"
