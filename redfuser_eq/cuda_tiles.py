@@ -476,7 +476,6 @@ class TileBuilder(ProductBuilder):
         """The states, level by level, each with its rebase."""
         return tuple(tuple((a.name, self.rebases.get(a.name)) for a in level) for level in self.g.roles[0].levels)
 
-    # ---- segments
     def _parts(self) -> tuple[tuple[str, str, str], ...]:
         out = []
         for st in self.states(False):
