@@ -359,10 +359,15 @@ class ContractStatements(StateStatements):
             value = el.value(s.expr)
             turned = self._turned(scope.lines, value, f"{n_j} - {jv}", n_c, cv, f"{base} + {jv}", step)
             return [f"for (int64_t {jv} = 0; {jv} < {n_j}; {jv} += LANES) {{", *turned, "}"]
-        el = Elements(self.names, self.phase, {**self.at, c: Place(c_start, cv), j: Place(j_start, jv)}, j, [scope], "m")
-        value = el.value(s.expr)
-        return [f"for (int64_t {cv} = 0; {cv} < {n_c}; {cv}++) for (int64_t {jv} = 0; {jv} < {n_j}; {jv} += LANES) {{",
-                f"const M m = tail({n_j} - {jv});", *scope.lines, f"stm_real(m, {base} + {cv} * {step} + {jv}, {value});", "}"]  # fmt: skip
+        to = f"{base} + {cv} * {step} + {jv}"
+
+        def put(el: Elements) -> list[str]:
+            value = el.value(s.expr)
+            return [f"stm_real({el.mask}, {to}, {value});" if el.mask else f"st_real({to}, {value});"]
+
+        with self.bind(c, Place(c_start, cv)):
+            row = self._vectors(j, j_start, n_j, put, "lift")
+        return [f"for (int64_t {cv} = 0; {cv} < {n_c}; {cv}++) {{", *row, "}"]
 
     def summary_cell(self, buffer: str, tiles: tuple[tuple[str, int], ...]) -> str:
         """C text of a tile's entry."""

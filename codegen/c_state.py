@@ -219,16 +219,21 @@ class StateStatements(TileStatements):
         return [self.set_state(s, el.value(e), el)]
 
     def _along(self, axis: str, lines: Callable[[Elements], list[str]], mode: str, extent: str = "") -> list[str]:
-        """A vector loop over a whole axis, with a masked tail; `lines(el)` gives what is done with one vector."""
+        """A vector loop over a whole axis; `lines(el)` gives what is done with one vector."""
+        return self._vectors(axis, "0", extent or self.names.extent(axis), lines, mode)
+
+    def _vectors(self, axis: str, start: str, total: str, lines: Callable[[Elements], list[str]], mode: str) -> list[str]:
+        """Masks only in the last step: a masked store costs a dozen plain ones."""
         var = self.names.var(axis)
-        total = extent or self.names.extent(axis)
-        scope = Scope(frozenset((axis,)), [])
-        pre = Scope(frozenset(), [])
-        with self.bind(axis, Place("0", var)):
-            el = self.elements(axis, [pre, scope], "m", mode)
-            last = lines(el)
-        loop = f"for (int64_t {var} = 0; {var} < {total}; {var} += LANES) {{"
-        return ["{", *pre.lines, loop, f"const M m = tail({total} - {var}); (void)m;", *scope.lines, *last, "}", "}"]
+        out = ["{", f"int64_t {var} = 0;"]
+        heads = {"": f"for (; {var} + LANES <= {total}; {var} += LANES) {{",
+                 "m": f"if ({var} < {total}) {{ const M m = tail({total} - {var}); (void)m;"}  # fmt: skip
+        for mask in ("", "m")[: self.names.k.lanes]:
+            pre, scope = Scope(frozenset(), []), Scope(frozenset((axis,)), [])
+            with self.bind(axis, Place(start, var)):
+                last = lines(self.elements(axis, [pre, scope], mask, mode))
+            out += [*pre.lines, heads[mask], *scope.lines, *last, "}"]
+        return [*out, "}"]
 
     # ---- the parameters of each tile
     def do_remember(self, s: Remember) -> list[str]:
@@ -262,27 +267,22 @@ class StateStatements(TileStatements):
             return out
         row = self.phase.row
         if row and (row not in self.at or row in self.counts):
-            with self.rows(out, "LANES"):
-                scope = Scope(frozenset(), [])
-                mask = self.names.fresh("m")
-                el = self.elements(row, [scope], mask, "final")
-                value = el.value(s.expr)
-                out += [f"const M {mask} = tail({self.row_total()} - {self.at[row].offset});", *scope.lines]
-                out.append(self.put(s.target, value, el, row, mask))
-            return out
+            start = self.at[row].start if row in self.at else "0"
+            return self._vectors(row, start, self.row_total(), lambda el: [self.put(s.target, el.value(s.expr), el, row, el.mask)], "final")
         scope = Scope(frozenset(), [])
         el = self.elements("", [scope], mode="final")
         value = el.value(s.expr)
         return ["{", *scope.lines, self.put(s.target, value, el, "", ""), "}"]
 
     def _stored(self, s: Store, bad: str, el: Elements) -> list[str]:
-        put = self.put(s.target, el.value(s.expr), el, s.columns[-1], "m")
+        put = self.put(s.target, el.value(s.expr), el, s.columns[-1], el.mask)
         return [put, *(self._spoil(n, bad, el) for n in s.checks)]
 
     def _spoil(self, name: str, bad: str, el: Elements) -> str:
         """x * 0 is NaN exactly where x is not finite."""
         value = el.value(Acc(name, frozenset(self.states[name].columns)))
-        return f"{bad} = {bad} + keep(m, {value} * set1(0));"
+        spoilt = f"{value} * set1(0)"
+        return f"{bad} = {bad} + {f'keep({el.mask}, {spoilt})' if el.mask else spoilt};"
 
     def _mark(self, bad: str) -> list[str]:
         at = "0"
@@ -330,7 +330,9 @@ class StateStatements(TileStatements):
             if inner:
                 *outer, d = inner
                 with self._columns(out, tuple(outer)):
-                    out += self._along(d, lambda el: [self.put(target, el.state(s, suffix), el, d, "m")], "final", str(s.k) if s.k else "")
+                    out += self._along(
+                        d, lambda el: [self.put(target, el.state(s, suffix), el, d, el.mask)], "final", str(s.k) if s.k else ""
+                    )
             else:
                 el = self.elements("", [Scope(frozenset(), [])], mode="final")
                 out.append(self.put(target, el.state(s, suffix), el, "", ""))

@@ -450,23 +450,31 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
     V bad54 = set1(0);
     {
+      int64_t x_d = 0;
       const V t56 = set1(acc_s[x_i]);
-      for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
-        const M m = tail(n_d - x_d); (void)m;
+      for (; x_d + LANES <= n_d; x_d += LANES) {
         const V t55 = ld_real(acc_o + x_i * acc_o_ld + x_d);
         const V t57 = t55 / t56;
         const V t58 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        stm_f32(m, out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t57);
-        bad54 = bad54 + keep(m, t58 * set1(0));
+        st_f32(out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t57);
+        bad54 = bad54 + t58 * set1(0);
+      }
+      const V t60 = set1(acc_s[x_i]);
+      if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
+        const V t59 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t61 = t59 / t60;
+        const V t62 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        stm_f32(m, out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t61);
+        bad54 = bad54 + keep(m, t62 * set1(0));
       }
     }
     if (m_any(m_isnan(bad54))) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad59 = 0;
-    bad59 |= !isfinite(acc_m[x_i]);
-    bad59 |= !isfinite(acc_s[x_i]);
-    if (bad59) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad63 = 0;
+    bad63 |= !isfinite(acc_m[x_i]);
+    bad63 |= !isfinite(acc_s[x_i]);
+    if (bad63) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

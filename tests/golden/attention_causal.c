@@ -472,23 +472,31 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
     V bad68 = set1(0);
     {
+      int64_t x_d = 0;
       const V t70 = set1(acc_s[x_i]);
-      for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
-        const M m = tail(n_d - x_d); (void)m;
+      for (; x_d + LANES <= n_d; x_d += LANES) {
         const V t69 = ld_real(acc_o + x_i * acc_o_ld + x_d);
         const V t71 = t69 / t70;
         const V t72 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t71);
-        bad68 = bad68 + keep(m, t72 * set1(0));
+        st_f32(out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t71);
+        bad68 = bad68 + t72 * set1(0);
+      }
+      const V t74 = set1(acc_s[x_i]);
+      if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
+        const V t73 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t75 = t73 / t74;
+        const V t76 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t75);
+        bad68 = bad68 + keep(m, t76 * set1(0));
       }
     }
     if (m_any(m_isnan(bad68))) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad73 = 0;
-    bad73 |= !isfinite(acc_m[x_i]);
-    bad73 |= !isfinite(acc_s[x_i]);
-    if (bad73) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad77 = 0;
+    bad77 |= !isfinite(acc_m[x_i]);
+    bad77 |= !isfinite(acc_s[x_i]);
+    if (bad77) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

@@ -173,66 +173,78 @@ static void phase_0_over_j(void *ctx_, int64_t item, int worker) {
     }
     if ((acc_m[0] != acc_m_old[0]) && !(acc_m_old[0] == -RF_INF)) {
       {
+        int64_t x_d = 0;
         const V t40 = sel(m_eq(set1(acc_m_old[0]), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(acc_m_old[0]));
         const V t41 = v_settle(set1(acc_m[0]));
         const V t42 = t40 - t41;
         const V t43 = v_exp(t42);
-        for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
-          const M m = tail(n_d - x_d); (void)m;
+        for (; x_d + LANES <= n_d; x_d += LANES) {
           const V t39 = ld_real(acc_o + x_d);
           const V t44 = t39 * t43;
           st_real(acc_o + x_d, t44);
+        }
+        const V t46 = sel(m_eq(set1(acc_m_old[0]), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(acc_m_old[0]));
+        const V t47 = v_settle(set1(acc_m[0]));
+        const V t48 = t46 - t47;
+        const V t49 = v_exp(t48);
+        if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
+          const V t45 = ld_real(acc_o + x_d);
+          const V t50 = t45 * t49;
+          st_real(acc_o + x_d, t50);
         }
       }
     }
     {
       int64_t x_d = 0;
       for (; x_d + 4 * LANES <= n_d; x_d += 4 * LANES) {
-        V a45 = ld_real(acc_o + x_d);
-        V a49 = ld_real(acc_o + (x_d + 1 * LANES));
-        V a53 = ld_real(acc_o + (x_d + 2 * LANES));
-        V a57 = ld_real(acc_o + (x_d + 3 * LANES));
+        V a51 = ld_real(acc_o + x_d);
+        V a55 = ld_real(acc_o + (x_d + 1 * LANES));
+        V a59 = ld_real(acc_o + (x_d + 2 * LANES));
+        V a63 = ld_real(acc_o + (x_d + 3 * LANES));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t46 = set1(get_real(buf_tile0 + x_j));
-          const V t47 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + x_d);
-          const V t48 = t46 * t47;
-          a45 = v_fma(t46, t47, a45);
-          const V t50 = set1(get_real(buf_tile0 + x_j));
-          const V t51 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 1 * LANES));
-          const V t52 = t50 * t51;
-          a49 = v_fma(t50, t51, a49);
-          const V t54 = set1(get_real(buf_tile0 + x_j));
-          const V t55 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 2 * LANES));
-          const V t56 = t54 * t55;
-          a53 = v_fma(t54, t55, a53);
-          const V t58 = set1(get_real(buf_tile0 + x_j));
-          const V t59 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 3 * LANES));
-          const V t60 = t58 * t59;
-          a57 = v_fma(t58, t59, a57);
+          const V t52 = set1(get_real(buf_tile0 + x_j));
+          const V t53 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + x_d);
+          const V t54 = t52 * t53;
+          a51 = v_fma(t52, t53, a51);
+          const V t56 = set1(get_real(buf_tile0 + x_j));
+          const V t57 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 1 * LANES));
+          const V t58 = t56 * t57;
+          a55 = v_fma(t56, t57, a55);
+          const V t60 = set1(get_real(buf_tile0 + x_j));
+          const V t61 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 2 * LANES));
+          const V t62 = t60 * t61;
+          a59 = v_fma(t60, t61, a59);
+          const V t64 = set1(get_real(buf_tile0 + x_j));
+          const V t65 = ld_f32(in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + (x_d + 3 * LANES));
+          const V t66 = t64 * t65;
+          a63 = v_fma(t64, t65, a63);
         }
-        st_real(acc_o + x_d, a45);
-        st_real(acc_o + (x_d + 1 * LANES), a49);
-        st_real(acc_o + (x_d + 2 * LANES), a53);
-        st_real(acc_o + (x_d + 3 * LANES), a57);
+        st_real(acc_o + x_d, a51);
+        st_real(acc_o + (x_d + 1 * LANES), a55);
+        st_real(acc_o + (x_d + 2 * LANES), a59);
+        st_real(acc_o + (x_d + 3 * LANES), a63);
       }
       for (; x_d < n_d; x_d += 1 * LANES) {
         const M m = tail(n_d - x_d);
-        V a61 = ld_real(acc_o + x_d);
+        V a67 = ld_real(acc_o + x_d);
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t62 = set1(get_real(buf_tile0 + x_j));
-          const V t63 = ldm_f32(m, in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + x_d);
-          const V t64 = t62 * t63;
-          a61 = v_fma(t62, t63, a61);
+          const V t68 = set1(get_real(buf_tile0 + x_j));
+          const V t69 = ldm_f32(m, in_v + x_h_0 * in_v_s0 + (x_j_0 + x_j) * in_v_s1 + x_d);
+          const V t70 = t68 * t69;
+          a67 = v_fma(t68, t69, a67);
         }
-        st_real(acc_o + x_d, a61);
+        st_real(acc_o + x_d, a67);
       }
     }
   }
   put_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment, lane0(set1(acc_m[0])));
   put_real(buf_part0_s + x_h_0 * buf_part0_s_s0 + x_segment, lane0(set1(acc_s[0])));
   {
-    for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
-      const M m = tail(n_d - x_d); (void)m;
+    int64_t x_d = 0;
+    for (; x_d + LANES <= n_d; x_d += LANES) {
+      st_real(buf_part0_o + x_h_0 * buf_part0_o_s0 + x_segment * buf_part0_o_s1 + x_d, ld_real(acc_o + x_d));
+    }
+    if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
       stm_real(m, buf_part0_o + x_h_0 * buf_part0_o_s0 + x_segment * buf_part0_o_s1 + x_d, ld_real(acc_o + x_d));
     }
   }
@@ -264,51 +276,68 @@ static void phase_1_merge(void *ctx_, int64_t item, int worker) {
   rf_real *acc_o = work + ctx->off_o;
   for (int64_t t = 0; t < 1 * acc_o_ld + 32; t++) acc_o[t] = (rf_real)0;
   for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
-    const V t65 = set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment));
-    *(acc_m + 0) = lane0(v_maximum(set1(acc_m[0]), t65));
+    const V t71 = set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment));
+    *(acc_m + 0) = lane0(v_maximum(set1(acc_m[0]), t71));
   }
   for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
     if (*(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment) == -RF_INF) continue;
-    const V t66 = set1(get_real(buf_part0_s + x_h_0 * buf_part0_s_s0 + x_segment));
-    const V t67 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
-    const V t68 = v_settle(set1(acc_m[0]));
-    const V t69 = t67 - t68;
-    const V t70 = v_exp(t69);
-    const V t71 = t66 * t70;
-    *(acc_s + 0) = lane0(set1(acc_s[0]) + t71);
+    const V t72 = set1(get_real(buf_part0_s + x_h_0 * buf_part0_s_s0 + x_segment));
+    const V t73 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
+    const V t74 = v_settle(set1(acc_m[0]));
+    const V t75 = t73 - t74;
+    const V t76 = v_exp(t75);
+    const V t77 = t72 * t76;
+    *(acc_s + 0) = lane0(set1(acc_s[0]) + t77);
   }
   for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
     if (*(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment) == -RF_INF) continue;
     {
-      const V t73 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
-      const V t74 = v_settle(set1(acc_m[0]));
-      const V t75 = t73 - t74;
-      const V t76 = v_exp(t75);
-      for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
-        const M m = tail(n_d - x_d); (void)m;
-        const V t72 = ldm_real(m, buf_part0_o + x_h_0 * buf_part0_o_s0 + x_segment * buf_part0_o_s1 + x_d);
-        const V t77 = t72 * t76;
-        st_real(acc_o + x_d, ld_real(acc_o + x_d) + t77);
+      int64_t x_d = 0;
+      const V t79 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
+      const V t80 = v_settle(set1(acc_m[0]));
+      const V t81 = t79 - t80;
+      const V t82 = v_exp(t81);
+      for (; x_d + LANES <= n_d; x_d += LANES) {
+        const V t78 = ld_real(buf_part0_o + x_h_0 * buf_part0_o_s0 + x_segment * buf_part0_o_s1 + x_d);
+        const V t83 = t78 * t82;
+        st_real(acc_o + x_d, ld_real(acc_o + x_d) + t83);
+      }
+      const V t85 = sel(m_eq(set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)), set1(-RF_INF)), v_settle(set1(acc_m[0])), set1(get_real(buf_part0_m + x_h_0 * buf_part0_m_s0 + x_segment)));
+      const V t86 = v_settle(set1(acc_m[0]));
+      const V t87 = t85 - t86;
+      const V t88 = v_exp(t87);
+      if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
+        const V t84 = ldm_real(m, buf_part0_o + x_h_0 * buf_part0_o_s0 + x_segment * buf_part0_o_s1 + x_d);
+        const V t89 = t84 * t88;
+        st_real(acc_o + x_d, ld_real(acc_o + x_d) + t89);
       }
     }
   }
-  V bad78 = set1(0);
+  V bad90 = set1(0);
   {
-    const V t80 = set1(acc_s[0]);
-    for (int64_t x_d = 0; x_d < n_d; x_d += LANES) {
-      const M m = tail(n_d - x_d); (void)m;
-      const V t79 = ld_real(acc_o + x_d);
-      const V t81 = t79 / t80;
-      const V t82 = ld_real(acc_o + x_d);
-      stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + x_d, t81);
-      bad78 = bad78 + keep(m, t82 * set1(0));
+    int64_t x_d = 0;
+    const V t92 = set1(acc_s[0]);
+    for (; x_d + LANES <= n_d; x_d += LANES) {
+      const V t91 = ld_real(acc_o + x_d);
+      const V t93 = t91 / t92;
+      const V t94 = ld_real(acc_o + x_d);
+      st_f32(out_out0 + x_h_0 * out_out0_s0 + x_d, t93);
+      bad90 = bad90 + t94 * set1(0);
+    }
+    const V t96 = set1(acc_s[0]);
+    if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
+      const V t95 = ld_real(acc_o + x_d);
+      const V t97 = t95 / t96;
+      const V t98 = ld_real(acc_o + x_d);
+      stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + x_d, t97);
+      bad90 = bad90 + keep(m, t98 * set1(0));
     }
   }
-  if (m_any(m_isnan(bad78))) __atomic_store_n(flags + (0 * n_h + x_h_0), (uint8_t)1, __ATOMIC_RELAXED);
-  int bad83 = 0;
-  bad83 |= !isfinite(acc_m[0]);
-  bad83 |= !isfinite(acc_s[0]);
-  if (bad83) __atomic_store_n(flags + (0 * n_h + x_h_0), (uint8_t)1, __ATOMIC_RELAXED);
+  if (m_any(m_isnan(bad90))) __atomic_store_n(flags + (0 * n_h + x_h_0), (uint8_t)1, __ATOMIC_RELAXED);
+  int bad99 = 0;
+  bad99 |= !isfinite(acc_m[0]);
+  bad99 |= !isfinite(acc_s[0]);
+  if (bad99) __atomic_store_n(flags + (0 * n_h + x_h_0), (uint8_t)1, __ATOMIC_RELAXED);
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
   struct context c; struct context *ctx = &c; if (threads < 1) threads = 1; (void)in; (void)out; (void)n;

@@ -346,40 +346,59 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
     V bad76 = set1(0);
     {
+      int64_t x_n = 0;
       const V t78 = set1(acc_q[x_r]);
       const V t79 = set1(acc_n[x_r]);
       const V t80 = t78 / t79;
       const V t81 = t80 + set1((rf_real)0x1.4f8b588e368f1p-17);
       const V t82 = v_rsqrt(t81);
-      for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
-        const M m = tail(n_n - x_n); (void)m;
+      for (; x_n + LANES <= n_n; x_n += LANES) {
         const V t77 = ld_real(acc_y + x_r * acc_y_ld + x_n);
         const V t83 = t77 * t82;
         const V t84 = ld_real(acc_hw + x_n);
         const V t85 = t83 + t84;
         const V t86 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t85);
-        bad76 = bad76 + keep(m, t86 * set1(0));
-        bad76 = bad76 + keep(m, t84 * set1(0));
+        st_f32(out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t85);
+        bad76 = bad76 + t86 * set1(0);
+        bad76 = bad76 + t84 * set1(0);
+      }
+      const V t88 = set1(acc_q[x_r]);
+      const V t89 = set1(acc_n[x_r]);
+      const V t90 = t88 / t89;
+      const V t91 = t90 + set1((rf_real)0x1.4f8b588e368f1p-17);
+      const V t92 = v_rsqrt(t91);
+      if (x_n < n_n) { const M m = tail(n_n - x_n); (void)m;
+        const V t87 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        const V t93 = t87 * t92;
+        const V t94 = ld_real(acc_hw + x_n);
+        const V t95 = t93 + t94;
+        const V t96 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t95);
+        bad76 = bad76 + keep(m, t96 * set1(0));
+        bad76 = bad76 + keep(m, t94 * set1(0));
       }
     }
     if (m_any(m_isnan(bad76))) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    int bad87 = 0;
-    bad87 |= !isfinite(acc_n[x_r]);
-    bad87 |= !isfinite(acc_a[x_r]);
-    bad87 |= !isfinite(acc_q[x_r]);
-    V bad88 = set1(0);
+    int bad97 = 0;
+    bad97 |= !isfinite(acc_n[x_r]);
+    bad97 |= !isfinite(acc_a[x_r]);
+    bad97 |= !isfinite(acc_q[x_r]);
+    V bad98 = set1(0);
     {
-      for (int64_t x_n = 0; x_n < n_n; x_n += LANES) {
-        const M m = tail(n_n - x_n); (void)m;
-        const V t89 = ld_real(acc_gw + x_n);
-        bad88 = bad88 + keep(m, t89 * set1(0));
+      int64_t x_n = 0;
+      for (; x_n + LANES <= n_n; x_n += LANES) {
+        const V t99 = ld_real(acc_gw + x_n);
+        bad98 = bad98 + t99 * set1(0);
+      }
+      if (x_n < n_n) { const M m = tail(n_n - x_n); (void)m;
+        const V t100 = ld_real(acc_gw + x_n);
+        bad98 = bad98 + keep(m, t100 * set1(0));
       }
     }
-    bad87 |= m_any(m_isnan(bad88));
-    if (bad87) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    bad97 |= m_any(m_isnan(bad98));
+    if (bad97) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

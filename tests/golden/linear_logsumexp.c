@@ -305,19 +305,28 @@ static void phase_2_merge(void *ctx_, int64_t item, int worker) {
       *(acc_s + x_r) = lane0(set1(acc_s[x_r]) + t46);
     }
   }
-  for (int64_t x_r = 0; x_r < x_r_c; x_r += LANES) {
-    const M m47 = tail(x_r_c - x_r);
-    const V t48 = ld_real(acc_m + x_r);
-    const V t49 = ld_real(acc_s + x_r);
-    const V t50 = v_log(t49);
-    const V t51 = t48 + t50;
-    stm_f32(m47, out_out0 + (x_r_0 + x_r), t51);
+  {
+    int64_t x_r = 0;
+    for (; x_r + LANES <= x_r_c; x_r += LANES) {
+      const V t47 = ld_real(acc_m + x_r);
+      const V t48 = ld_real(acc_s + x_r);
+      const V t49 = v_log(t48);
+      const V t50 = t47 + t49;
+      st_f32(out_out0 + (x_r_0 + x_r), t50);
+    }
+    if (x_r < x_r_c) { const M m = tail(x_r_c - x_r); (void)m;
+      const V t51 = ld_real(acc_m + x_r);
+      const V t52 = ld_real(acc_s + x_r);
+      const V t53 = v_log(t52);
+      const V t54 = t51 + t53;
+      stm_f32(m, out_out0 + (x_r_0 + x_r), t54);
+    }
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    int bad52 = 0;
-    bad52 |= !isfinite(acc_m[x_r]);
-    bad52 |= !isfinite(acc_s[x_r]);
-    if (bad52) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad55 = 0;
+    bad55 |= !isfinite(acc_m[x_r]);
+    bad55 |= !isfinite(acc_s[x_r]);
+    if (bad55) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

@@ -122,19 +122,28 @@ static void phase_0_over_k(void *ctx_, int64_t item, int worker) {
       }
     }
   }
-  for (int64_t x_r = 0; x_r < x_r_c; x_r += LANES) {
-    const M m34 = tail(x_r_c - x_r);
-    const V t35 = ld_real(acc_m + x_r);
-    const V t36 = ld_real(acc_s + x_r);
-    const V t37 = v_log(t36);
-    const V t38 = t35 + t37;
-    stm_f32(m34, out_out0 + (x_r_0 + x_r), t38);
+  {
+    int64_t x_r = 0;
+    for (; x_r + LANES <= x_r_c; x_r += LANES) {
+      const V t34 = ld_real(acc_m + x_r);
+      const V t35 = ld_real(acc_s + x_r);
+      const V t36 = v_log(t35);
+      const V t37 = t34 + t36;
+      st_f32(out_out0 + (x_r_0 + x_r), t37);
+    }
+    if (x_r < x_r_c) { const M m = tail(x_r_c - x_r); (void)m;
+      const V t38 = ld_real(acc_m + x_r);
+      const V t39 = ld_real(acc_s + x_r);
+      const V t40 = v_log(t39);
+      const V t41 = t38 + t40;
+      stm_f32(m, out_out0 + (x_r_0 + x_r), t41);
+    }
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    int bad39 = 0;
-    bad39 |= !isfinite(acc_m[x_r]);
-    bad39 |= !isfinite(acc_s[x_r]);
-    if (bad39) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad42 = 0;
+    bad42 |= !isfinite(acc_m[x_r]);
+    bad42 |= !isfinite(acc_s[x_r]);
+    if (bad42) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

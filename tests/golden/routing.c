@@ -310,33 +310,46 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
     {
+      int64_t x_t = 0;
       const V t45 = set1(acc_m[x_i]);
       const V t48 = set1(acc_s[x_i]);
-      for (int64_t x_t = 0; x_t < n_t; x_t += LANES) {
-        const M m = tail(n_t - x_t); (void)m;
+      for (; x_t + LANES <= n_t; x_t += LANES) {
         const V t44 = ld_real(acc_best + x_i * 4 + x_t);
         const V t46 = t44 - t45;
         const V t47 = v_exp(t46);
         const V t49 = t47 / t48;
-        stm_f32(m, out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t49);
+        st_f32(out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t49);
+      }
+      const V t51 = set1(acc_m[x_i]);
+      const V t54 = set1(acc_s[x_i]);
+      if (x_t < n_t) { const M m = tail(n_t - x_t); (void)m;
+        const V t50 = ld_real(acc_best + x_i * 4 + x_t);
+        const V t52 = t50 - t51;
+        const V t53 = v_exp(t52);
+        const V t55 = t53 / t54;
+        stm_f32(m, out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t55);
       }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
     {
-      for (int64_t x_t = 0; x_t < n_t; x_t += LANES) {
-        const M m = tail(n_t - x_t); (void)m;
-        const V t50 = ld_real(acc_best_at + x_i * 4 + x_t);
-        stm_i64(m, out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t50);
+      int64_t x_t = 0;
+      for (; x_t + LANES <= n_t; x_t += LANES) {
+        const V t56 = ld_real(acc_best_at + x_i * 4 + x_t);
+        st_i64(out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t56);
+      }
+      if (x_t < n_t) { const M m = tail(n_t - x_t); (void)m;
+        const V t57 = ld_real(acc_best_at + x_i * 4 + x_t);
+        stm_i64(m, out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t57);
       }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad51 = 0;
-    bad51 |= !isfinite(acc_m[x_i]);
-    bad51 |= !isfinite(acc_s[x_i]);
-    for (int64_t t = 0; t < 4; t++) bad51 |= !isfinite(acc_best[x_i * 4 + t]);
-    if (bad51) __atomic_store_n(flags + (0 * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad58 = 0;
+    bad58 |= !isfinite(acc_m[x_i]);
+    bad58 |= !isfinite(acc_s[x_i]);
+    for (int64_t t = 0; t < 4; t++) bad58 |= !isfinite(acc_best[x_i * 4 + t]);
+    if (bad58) __atomic_store_n(flags + (0 * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
