@@ -128,7 +128,9 @@ class _PhasePrinter(ContractStatements):
         own = [b for b in self.names.k.buffers if not b.shared and self.names.get("buf", b.name) in used]
         if own or "work" in used:
             out.append("rf_real *const work = ctx->work + worker * ctx->work_size;")
-        out += [f"rf_real *const {self.names.get('buf', b.name)} = work + ctx->{self.names.get('off', b.name)};" for b in own]
+        for b in own:
+            t, at = self.names.element(b), f"work + ctx->{self.names.get('off', b.name)}"
+            out.append(f"{t} *const {self.names.get('buf', b.name)} = {f'({t} *)({at})' if b.dtype else at};")
         return out
 
     def context_functions(self) -> list[str]:
@@ -167,7 +169,7 @@ def context_members(names: Names, k: Kernel) -> list[tuple[str, str]]:
         out += [("int64_t", f"{names.array(a)}_s{d}") for d, s in enumerate(a.strides) if s is None]
     for b in k.buffers:
         name = names.get("buf", b.name)
-        out += [("rf_real *", name)] if b.shared else []
+        out += [(f"{names.element(b)} *", name)] if b.shared else []
         out += [("int64_t", f"{name}_s{d}") for d in range(len(b.dims) - 1) if names.step(b, d) == f"{name}_s{d}"]
     for p in k.phases:
         for s in p.states:
@@ -259,7 +261,9 @@ class _Printer:
                 "rf_real *shared = (rf_real *)rf_alloc((size_t)size * sizeof(rf_real) + 64);",
                 "ctx->work = (rf_real *)rf_alloc((size_t)(work * threads) * sizeof(rf_real) + 64);",
                 "if (!shared || !ctx->work) { rf_free(shared); rf_free(ctx->work); return 1; }"]  # fmt: skip
-        out += [f"ctx->{n.get('buf', b.name)} = shared + at_{n.get('buf', b.name)};" for b in shared]
+        for b in shared:
+            at = f"shared + at_{n.get('buf', b.name)}"
+            out.append(f"ctx->{n.get('buf', b.name)} = {f'({n.element(b)} *)({at})' if b.dtype else at};")
         out += [f"ctx->{n.get('buf', b.name)}[0] = 1;" for b in shared if not b.dims]
         return out
 
@@ -284,10 +288,12 @@ class _Printer:
 
 
 def buffer_size(names: Names, b: Buffer) -> str:
-    """C text of a buffer's elements, with room for a vector past its end."""
+    """C text of a buffer's size in numbers of the compute type, with room for a vector past its end."""
+    per = (2 if names.k.real == "float" else 4) if b.dtype else 1
     if all(not s.axis for s in b.sizes):
-        return str(math.prod(-(-s.value // s.multiple) * s.multiple + s.pad for s in b.sizes) + names.k.lanes)
-    return " * ".join(f"({names.size(s)})" for s in b.sizes) + f" + {names.k.lanes}"
+        return str(math.prod(-(-s.value // s.multiple) * s.multiple + s.pad for s in b.sizes) // per + names.k.lanes)
+    elements = " * ".join(f"({names.size(s)})" for s in b.sizes)
+    return f"{f'({elements}) / {per}' if b.dtype else elements} + {names.k.lanes}"
 
 
 def _comment(text: str) -> str:

@@ -10,6 +10,7 @@ from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Load, nodes
 
 from .c_expr import Elements, Place, Scope, literal, row_step
+from .c_pairs import pack_pairs, pair_steps
 from .c_state import StateStatements
 from .kernel import Absent, Array, Buffer, Contract, Dot, Operand, Pack, Scan, Summarise
 
@@ -51,7 +52,7 @@ class ContractStatements(StateStatements):
             else:
                 parts.append(f"{where} * {steps[axis]}" if steps[axis] != "1" else where)
         depth = f"({self.names.size(b.sizes[-2])})" if b.panel else ""
-        return Memory(" + ".join(parts), steps, "real", b.panel, depth)
+        return Memory(" + ".join(parts), steps, b.dtype or "real", b.panel, depth)
 
     def _array_memory(self, array: Array, op: Operand, free: tuple[str, ...]) -> Memory:
         parts, steps = [self.names.array(array)], {}
@@ -165,7 +166,7 @@ class ContractStatements(StateStatements):
             for name in sorted({e.source for e in nodes(*(x for x in (s.score, s.open_score) if x is not None)) if isinstance(e, Load)}):
                 b = self.names.k.buffer(name)
                 if b is not None and not b.shared:
-                    params.append(f"const rf_real *{self.names.get('buf', name)}")
+                    params.append(f"const {self.names.element(b)} *{self.names.get('buf', name)}")
                     args.append(self.names.get("buf", name))
             for f in s.folds:
                 acc = self.names.get("acc", f.acc)
@@ -185,7 +186,9 @@ class ContractStatements(StateStatements):
         over_i, over_j = f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++)", f"RF_UNROLL({s.nv}) for (int j = 0; j < {s.nv}; j++)"
         b_c, cell = str(b.panel) if b.panel else b.steps[s.c], f"d + i * {d_i} + j * LANES"
         a_i, a_c = a.steps.get(s.i, "0"), a.steps[s.c]
-        out = [f"RF_NOINLINE void {name}(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, "
+        pairs = bool(b.panel) and b.tag != "real"
+        t = f"{b.tag}_t" if pairs else "rf_real"
+        out = [f"RF_NOINLINE void {name}(const struct context *ctx, const {t} *a, const {t} *b, int64_t n, rf_real *d, "
                f"int zero, int last, int test, int64_t nj{params}) {{", "(void)ctx; (void)last; (void)test; (void)nj; (void)zero;",
                f"V x[{mr}][{s.nv}];"]  # fmt: skip
         if masked:
@@ -193,13 +196,13 @@ class ContractStatements(StateStatements):
         lines = range(-(-s.nv * self.names.k.vector_bytes // 64) if s.keep else 0)
         touch = " ".join(f"PREFETCH_WRITE(d + i * {d_i} + {n} * RF_LINE);" for n in lines)
         out += [f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++) {{ {touch} }}"] if touch else []
-        out.append(f"{over_i} {over_j} x[i][j] = set1(0);")
+        out += [] if pairs else [f"{over_i} {over_j} x[i][j] = set1(0);"]
         load = [f"ldm_real(ok[{j}], b + {j} * LANES)" if masked else f"ld_real(b + {j} * LANES)" for j in range(s.nv)]
-        if s.ahead and a_c == "1":
+        if s.ahead and a_c == "1" and not pairs:
             fetch = f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++) PREFETCH(a + ({mr} + i) * {a_i});"
             out.append(f"for (int64_t c1 = RF_LINE; c1 < n; c1 += RF_LINE) {{ {fetch}")
             out += [*self._steps(s.nv, load, over_i, a_i, a_c, b_c, "RF_LINE"), "}", "n = (n - 1) % RF_LINE + 1;"]
-        out += self._steps(s.nv, load, over_i, a_i, a_c, b_c, "n")
+        out += pair_steps(self.names, s.nv, mr, b.tag, a_i, b.panel) if pairs else self._steps(s.nv, load, over_i, a_i, a_c, b_c, "n")
         out += self._start_lines(s, over_i, over_j, cell)
         store = f"{over_i} {over_j} st_real({cell}, x[i][j]);"
         if s.score is None and not s.folds:
@@ -305,6 +308,9 @@ class ContractStatements(StateStatements):
             base = self.memory(Operand(s.dst, b.dims), (c, j))
             extra = [f"{self.at[a].whole} * {self.names.step(b, d)}" for d, a in enumerate(b.dims) if a in loops]
             at = " + ".join([base.base, *extra])
+            if b.dtype:
+                out += pack_pairs(self, s, b, at)
+                return out
             out += self._pack_panels(s, b, at, c, j) if b.panel else self._pack_rows(s, b, at, c, j)
         return out
 

@@ -92,6 +92,10 @@ class Names:
         known = a.strides[dim]
         return str(known) if known is not None else f"{self.array(a)}_s{dim}"
 
+    def element(self, b: Buffer) -> str:
+        """The C type of a buffer's elements."""
+        return f"{b.dtype}_t" if b.dtype else "rf_real"
+
     def size(self, s: Size) -> str:
         base = self.extent(s.axis) if s.axis else str(s.value)
         if s.divide > 1:
@@ -295,7 +299,7 @@ class Elements:
             b = self.names.k.buffer(e.source)
             if b is None:
                 raise IRError(f"nothing in the kernel is called {e.source!r}")
-            base, tag, local = self.names.get("buf", b.name), "real", not b.shared
+            base, tag, local = self.names.get("buf", b.name), b.dtype or "real", not b.shared
             offsets = [self.at[d].whole if b.counts_whole(d) else self.at[d].offset for d in e.dims]
             steps = [self.names.step(b, d) for d in range(len(e.dims))]
         at = " + ".join([base, *_offsets(list(zip(offsets, steps, strict=True)))])

@@ -365,7 +365,7 @@ class TileStatements:
             b = self.names.k.buffer(target)
             if b is None:
                 raise IRError(f"nothing in the kernel is called {target!r}")
-            tag, parts = "real", [self.names.get("buf", b.name)]
+            tag, parts = b.dtype or "real", [self.names.get("buf", b.name)]
             for d, axis in enumerate(b.dims):
                 where = el.at[axis].whole if b.counts_whole(axis) else el.at[axis].offset
                 step = self.names.step(b, d)

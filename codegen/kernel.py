@@ -64,7 +64,9 @@ class Array:
 class Buffer:
     """Scratch of the compute type, row-major over `dims`. shared: one for the launch, else one a worker.
     panel > 0: the last dimension is cut into panels of that width, each stored as [other dims][panel].
-    whole: an axis of a worker's buffer that holds all its elements, not a tile's."""
+    whole: an axis of a worker's buffer that holds all its elements, not a tile's.
+    dtype: "i16" or "bf16", for an operand of a contraction over pairs of such elements, "" for the compute type. A panel of
+    them is stored as [other dims / 2][panel][2], the last pair filled up with zeros; the next to last size is even."""
 
     name: str
     dims: tuple[str, ...]
@@ -72,6 +74,7 @@ class Buffer:
     shared: bool = False
     panel: int = 0
     whole: str = ""
+    dtype: str = ""
 
     def counts_whole(self, axis: str) -> bool:
         """Whether its coordinate along an axis is that of the whole axis, not of the tile."""
@@ -188,6 +191,8 @@ class Contract:
     and it is stored to dst if keep. rest: rows left over in a full tile, worth a block of their own.
     extra: (state, operand over c) rows without a row axis that share b: folded after the others, panel by panel.
     ahead: a comes from memory and is read once: fetch the rows of the next block meanwhile.
+    Operands of a dtype are multiplied in pairs along c, a contiguous along it: integers in int32, bfloat16 in float32, and a
+    block's sum is then converted; c_block is even, and short enough that int32 cannot overflow.
     dst names a buffer, or a state when start is "state".
     """
 

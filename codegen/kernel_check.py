@@ -121,7 +121,7 @@ def _check_body(
                 raise IRError(f"{where}: axes {sorted(loose)} are not bound: {e}")
             _check_names(e, sources, states, where)
         if isinstance(s, Contract):
-            _check_contract(s, sources, states, where)
+            _check_contract(k, s, sources, states, where)
         for name in _accumulators(s):
             if name not in states:
                 raise IRError(f"{where}: {name!r} is not a state of the phase")
@@ -137,7 +137,7 @@ def _check_names(e: Expr, sources: Mapping[str, tuple[str, ...]], states: Mappin
             raise IRError(f"{where}: a top-k inside an element has no place in a kernel")
 
 
-def _check_contract(s: Contract, sources: Mapping[str, tuple[str, ...]], states: Mapping[str, State], where: str) -> None:
+def _check_contract(k: Kernel, s: Contract, sources: Mapping[str, tuple[str, ...]], states: Mapping[str, State], where: str) -> None:
     if s.mr < 1 or s.nv < 1 or s.c_block < 1:
         raise IRError(f"{where}: register block {s.mr} x {s.nv}, inner block {s.c_block}")
     for op, axes in ((s.a, {s.i, s.c}), (s.b, {s.c, s.j})):
@@ -145,6 +145,10 @@ def _check_contract(s: Contract, sources: Mapping[str, tuple[str, ...]], states:
             raise IRError(f"{where}: nothing is called {op.source!r}")
         if s.c not in op.dims or (axes - {""}) - set(op.dims) - {s.i}:
             raise IRError(f"{where}: operand {op.source}[{','.join(op.dims)}] lacks one of {sorted(axes)}")
+    a, b = (k.buffer(op.source) for op in (s.a, s.b))
+    dtypes = {x.dtype if x is not None else "" for x in (a, b)}
+    if len(dtypes) > 1 or (dtypes != {""} and (s.c_block % 2 or a is None or b is None or a.dims[-1] != s.c or not b.panel or s.extra)):
+        raise IRError(f"{where}: {s.a.source!r} and {s.b.source!r} cannot be multiplied in pairs, in blocks of {s.c_block}")
     if (s.start == "state") != (s.dst in states):
         raise IRError(f"{where}: {s.dst!r} must be a state to start from it, and a buffer otherwise")
 

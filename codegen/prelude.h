@@ -80,6 +80,15 @@ typedef RF_REAL rf_real;
 #include <avx512vlintrin.h>
 #include <avx512bwintrin.h>
 #include <avx512vlbwintrin.h>
+#ifdef __AVX512VNNI__
+#include <avx512vnniintrin.h>
+#endif
+#ifdef __AVX512BF16__
+#include <avx512bf16vlintrin.h> /* first: it has the types of the other */
+#include <avx512bf16intrin.h>
+#endif
+#elif defined(__AVXVNNI__)
+#include <avxvnniintrin.h>
 #endif
 #else
 #include <immintrin.h>
@@ -149,5 +158,6 @@ RF_INLINE V v_insert(V v, int i, rf_real x) { v[i] = x; return v; }
 
 #include "prelude_vector.h" /* masks, selection, horizontal operations */
 #include "prelude_memory.h" /* loads, stores and conversions of every dtype */
+#include "prelude_pairs.h"  /* products of 16-bit numbers, two at a time */
 #include "prelude_math.h"   /* exp, log, ... */
 #include "prelude_pool.h"   /* threads and scratch memory */

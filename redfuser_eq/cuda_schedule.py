@@ -20,6 +20,7 @@ from .codegen.kernel_check import check as check_kernel
 from .expr import Expr
 from .gpu import Gpu
 from .phase import PhaseBuilder
+from .roles import compute_type
 from .schedule import Group, Scheduler
 
 ELEMENT_THREADS = 256
@@ -35,6 +36,7 @@ class _Sizes:
     l1: int = 32 << 10
     l2: int = 1 << 20
     l3: int = 1 << 30
+    pairs: tuple[str, ...] = ()
 
 
 def schedule(
@@ -70,6 +72,9 @@ class CudaScheduler(Scheduler):
     def __init__(self, c: Cascade, extents: dict[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu, choice: dict[str, Any]):
         self.gpu = gpu
         super().__init__(c, extents | {ir.ROW: 1}, strides, _Sizes(), choice)
+
+    def _compute_type(self) -> str:
+        return compute_type(self.c, self.extents)
 
     def kernel(self) -> ir.Kernel:
         groups = [y for g in self.groups() for x in cuda_tiles.prologue(self, g) for y in cuda_rows.apart(self, x)]

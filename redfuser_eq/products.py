@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from .cascade import Accumulator
 from .codegen import kernel as ir
 from .expr import Acc, Cast, Const, Expr, Load, Map, Prev, Reduce, nodes, transform
+from .forms import Form, Question, choose
 from .masks import MODERATE, added, finite_needed, masked
+from .pairs import Pairs, pair_sizes, pairs_of
 from .phase import PhaseBuilder, swapped
 from .roles import Roles, split_columns
 from .tiles import PAGE
@@ -27,7 +29,41 @@ class ProductBuilder(PhaseBuilder):
         self.scale: tuple[str, Const] | None = None
         self.turned: list[ir.Stmt] = []
         self.early: set[str] = set()
+        self.pairs: Pairs | None = None
+        self.column_pairs: dict[str, Pairs] = {}
         super().__init__(s, g, number)
+
+    # ---- pairs of small numbers
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """What is multiplied in pairs on this device."""
+        return self.s.device.pairs if self.s.choice.get("pairs", True) else ()
+
+    def _choose_form(self, question: Question) -> Form:
+        """Sums in pairs have 32 bits: of a wider compute type a register block holds twice as many."""
+        form = choose(question)
+        p = form.product
+        if p is None or form.kind != "blocked":
+            return form
+        self.pairs = pairs_of(p.row, p.stream, p.node.body, self.s.real, self.formats)
+        if self.pairs is None or self.s.real == "float":
+            return form
+        form = choose(replace(question, sizes=replace(pair_sizes(question.sizes), element=question.sizes.element)))
+        return replace(form, nv=2 * form.nv)
+
+    def _weight_tile(self, a: Accumulator, w: Expr) -> Load:
+        """A weight of small numbers, whose columns are small too, is kept as 16-bit numbers."""
+        lift = self.lifts[a.name]
+        _, v = split_columns(lift, self.columns[a.name])
+        if a.name in self.separable and self.lanes == "stream" and self.form.depth % 2 == 0 and v is not None:
+            pairs = pairs_of(w, v, lift, self.s.real, self.formats)
+            if pairs is not None:
+                tile = self.tile_buffer(f"weight{self.number}_{len(self.s.buffers)}")
+                self.s.buffers[-1] = replace(self.s.buffers[-1], dtype=pairs.dtype)
+                self.column_pairs[a.name] = pairs
+                self.stored[a.name] = (tile.source, w)
+                return tile
+        return super()._weight_tile(a, w)
 
     # ---- the score
     def _materialise(self) -> None:
@@ -49,7 +85,7 @@ class ProductBuilder(PhaseBuilder):
     def _fold_scale(self) -> None:
         """A constant factor of the product goes into the operand that is packed anyway: one that cannot make it overflow, where
         the product does not, nor vanish."""
-        if self.form.kind != "blocked" or self.score is None:
+        if self.form.kind != "blocked" or self.score is None or self.pairs is not None:
             return
         over = [e for e in nodes(self.score) if isinstance(e, Map) and any(a is self.raw for a in e.args)]
         if len(over) == 1 and over[0].op in ("mul", "div"):
@@ -137,13 +173,15 @@ class ProductBuilder(PhaseBuilder):
         return a
 
     def _pack(
-        self, name: str, e: Expr, c: str, j: str, panel: int, sizes: dict[str, ir.Size], lane: str, shared: int
+        self, name: str, e: Expr, c: str, j: str, panel: int, sizes: dict[str, ir.Size], lane: str, shared: int, pairs: Pairs | None
     ) -> tuple[ir.Operand, ir.Stmt]:
         """Repack e[c, j]; shared > 0: once a launch, in shares of so many of j, over the batch axes it carries."""
+        if pairs is not None and panel:
+            sizes = {**sizes, c: replace(sizes[c], multiple=2)}
         batch = tuple(x for x in self.rows if x in e.axes and x not in (c, j)) if shared else ()
         dims = (*batch, c, j)
         all_sizes = (*(ir.Size(x) for x in batch), sizes[c], sizes[j])
-        self.s.buffers.append(ir.Buffer(name, dims, all_sizes, bool(shared), panel))
+        self.s.buffers.append(ir.Buffer(name, dims, all_sizes, bool(shared), panel, dtype=pairs.dtype if pairs else ""))
         stmt = ir.Pack(name, e, lane)
         if shared:
             grid = (*(ir.Grid(x) for x in batch), ir.Grid(j, shared))
@@ -163,14 +201,14 @@ class ProductBuilder(PhaseBuilder):
             size = ir.Size(self.row, multiple=width) if f.stream_outer else ir.Size(value=f.held, multiple=width)
             packed, sizes = self._scaled(p.row), {p.inner: inner, self.row: size}
             share = 4 * width if f.stream_outer else 0
-            self.b, stmt = self._pack(f"rows{self.number}", packed, p.inner, self.row, width, sizes, lane, share)
+            self.b, stmt = self._pack(f"rows{self.number}", packed, p.inner, self.row, width, sizes, lane, share, self.pairs)
             at_row += [] if f.stream_outer else [stmt]
             straight = self._straight(p.stream, p.inner, unit=False)
             if straight is None:
                 where = self._contiguous(p.stream, p.inner, self.stream)
                 straight, stmt = self._pack(f"stream{self.number}", p.stream, self.stream, p.inner, 0,
                                             {self.stream: ir.Size(value=f.depth), p.inner: ir.Size(p.inner, multiple=s.lanes, pad=s.lanes)},
-                                            where if where == p.inner else p.inner, 0)  # fmt: skip
+                                            where if where == p.inner else p.inner, 0, self.pairs)  # fmt: skip
                 at_stream.append(stmt)
             self.a = straight
         else:
@@ -186,14 +224,16 @@ class ProductBuilder(PhaseBuilder):
         where = self._contiguous(p.stream, p.inner, self.stream)
         sizes = {p.inner: ir.Size(p.inner), self.stream: size}
         share = 4 * width if once else 0
-        self.b, stmt = self._pack(f"stream{self.number}", self._scaled(p.stream), p.inner, self.stream, width, sizes, where, share)
+        self.b, stmt = self._pack(
+            f"stream{self.number}", self._scaled(p.stream), p.inner, self.stream, width, sizes, where, share, self.pairs
+        )
         at_stream += [] if once else [stmt]
         straight = self._straight(p.row, p.inner, unit=True)
         if straight is None:
             straight, stmt = self._pack(f"rows{self.number}", p.row, self.row, p.inner, 0,
                                         {self.row: ir.Size(self.row) if f.stream_outer else ir.Size(value=f.held),
                                          p.inner: ir.Size(p.inner, multiple=s.lanes, pad=s.lanes)}, p.inner,
-                                        0)  # fmt: skip
+                                        0, self.pairs)  # fmt: skip
             if f.stream_outer:
                 self.form = replace(f, stream_outer=False)
             at_row.append(stmt)
@@ -296,7 +336,9 @@ class ProductBuilder(PhaseBuilder):
         m = masked(self.score) if self.score is not None and self.mask_statements() else None
         read = [e for n, e in self.lifts.items() if n not in self.early and n not in self.stored]
         keep = again or any(self.tile in set(nodes(e)) for e in read) or self._tile_is_weight()
-        block = self.s.sizes.inner_block(self.s.extents[p.inner], f.nv * self.s.lanes)
+        sizes = self.s.sizes if self.pairs is None else pair_sizes(self.s.sizes)
+        block = sizes.inner_block(self.s.extents[p.inner], f.nv * self.s.lanes)
+        block = block if self.pairs is None else self.pairs.block(block)
         ahead = not self.at_stream and self.lanes == "row" and self.s.extents[self.row] <= f.rows
         contract = ir.Contract(self.tile.source, self.a, self.b, i, j, p.inner, f.mr, f.nv, block, raw=self.raw.source, score=self.score,
                                open_score=m.open if m else None, folds=folds, keep=keep,
@@ -324,7 +366,7 @@ class ProductBuilder(PhaseBuilder):
     # ---- column contractions
     def riders(self, cols: list[Accumulator]) -> dict[str, tuple[str, ...]]:
         host = next((a for a in cols if a.name in self.separable and a.name in self.weights), None)
-        if host is None:
+        if host is None or host.name in self.column_pairs:
             return {}
         _, v = split_columns(self.lifts[host.name], self.columns[host.name])
         out = []
@@ -350,16 +392,19 @@ class ProductBuilder(PhaseBuilder):
         f, s = self.form, self.s
         (d,) = self.columns[a.name]
         n_row, n_d = s.extents[self.row], s.extents[d]
-        mr, nv = s.sizes.register_block(min(n_row, f.rows), n_d)
-        nv = {3: 2}.get(nv, min(nv, 4))
+        pairs = self.column_pairs.get(a.name)
+        wide = 1 if pairs is None or s.real == "float" else 2
+        mr, nv = (s.sizes if pairs is None else pair_sizes(s.sizes)).register_block(min(n_row, f.rows), n_d)
+        nv = wide * {3: 2}.get(nv, min(nv, 4 // wide))
         _, v = split_columns(self.lifts[a.name], self.columns[a.name])
         assert v is not None
         many = n_row >= 4 * mr and s.sizes.element * n_d >= PAGE // 2 and (f.kind == "columns" or n_row > 2 * f.rows)
         b = None if many else self._straight(v, d, unit=True)
         if b is None:
-            b = self._column_panels(a, v, d, nv * s.lanes)
+            b = self._column_panels(a, v, d, nv * s.lanes, pairs)
         w = self.weights[a.name]
-        return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, mr, nv, f.depth, "state", factor, rank,
+        block = f.depth if pairs is None else pairs.block(f.depth)
+        return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, mr, nv, block, "state", factor, rank,
                             rest=f.rows % mr, extra=tuple(self._rider(n) for n in riders))]  # fmt: skip
 
     def _rider(self, name: str) -> tuple[str, ir.Operand]:
@@ -369,10 +414,10 @@ class ProductBuilder(PhaseBuilder):
         assert operand is not None
         return name, operand
 
-    def _column_panels(self, a: Accumulator, v: Expr, d: str, width: int) -> ir.Operand:
+    def _column_panels(self, a: Accumulator, v: Expr, d: str, width: int, pairs: Pairs | None) -> ir.Operand:
         name = f"columns{self.number}_{a.name}"
         sizes = {self.stream: ir.Size(self.stream), d: ir.Size(d, multiple=width)}
-        return self._pack(name, v, self.stream, d, width, sizes, self._contiguous(v, d, self.stream), 16 * width)[0]
+        return self._pack(name, v, self.stream, d, width, sizes, self._contiguous(v, d, self.stream), 16 * width, pairs)[0]
 
     def phases(self) -> list[ir.Phase]:
         self.at_row, self.at_stream = [], []

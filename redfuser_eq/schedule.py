@@ -19,6 +19,7 @@ from .codegen.kernel_check import check as check_kernel
 from .errors import RedfuserError
 from .expr import Acc, Expr, Load, Map, Reduce, nodes, show
 from .ops import MONOIDS
+from .pairs import long_sums
 from .products import ProductBuilder
 from .roles import Roles, classify, compute_type, rename_sources
 from .tiles import SEGMENT_BYTES, Device, Sizes
@@ -89,7 +90,7 @@ class Scheduler:
 
     def __init__(self, c: Cascade, extents: dict[str, int], strides: Mapping[Any, Sequence[int]], device: Device, choice: dict[str, Any]):
         self.c, self.extents, self.strides, self.device, self.choice = c, extents, strides, device, choice
-        self.real = compute_type(c, extents)
+        self.real = self._compute_type()
         self.lanes = max(1, device.vector_bytes // (4 if self.real == "float" else 8))
         self.buffers: list[ir.Buffer] = []
         self.memory: dict[tuple[str, str], Load] = {}
@@ -102,6 +103,14 @@ class Scheduler:
         )
         self._refuse()
 
+    def _compute_type(self) -> str:
+        """ "double" also where an integer sum inside an element outgrows float."""
+        return "double" if long_sums(self._roots(), self.extents) else compute_type(self.c, self.extents)
+
+    def _roots(self) -> list[Expr]:
+        """Every expression of the cascade."""
+        return [e for a in self.c.accumulators() for e in (a.lift, a.rebase) if e is not None] + [o.expr for o in self.c.outputs]
+
     def _array(self, name: str, dtype: np.dtype[Any], dims: Sequence[str], strides: Sequence[int]) -> ir.Array:
         if dtype.name not in ir.DTYPES:
             raise Unsupported(f"{name!r} has dtype {dtype}, which the kernels cannot read or write; convert it first")
@@ -110,7 +119,7 @@ class Scheduler:
     def _inputs(self) -> tuple[ir.Array, ...]:
         """Sources by name. A source loaded with several orders of axes is several arrays over one pointer."""
         out = []
-        roots = [e for a in self.c.accumulators() for e in (a.lift, a.rebase) if e is not None] + [o.expr for o in self.c.outputs]
+        roots = self._roots()
         dims: dict[str, tuple[str, ...]] = {}
         for e in nodes(*roots):
             if isinstance(e, Load):
@@ -125,8 +134,7 @@ class Scheduler:
 
     def _refuse(self) -> None:
         """Arithmetic that wraps, and top-k inside an element, are left to NumPy."""
-        roots = [e for a in self.c.accumulators() for e in (a.lift, a.rebase) if e is not None] + [o.expr for o in self.c.outputs]
-        for e in nodes(*roots):
+        for e in nodes(*self._roots()):
             if isinstance(e, Reduce) and MONOIDS[e.op].state == "top":
                 raise Unsupported(f"{show(e)} is a top-k inside an element")
             wraps = e.dtype.kind == "u" or (e.dtype.kind == "i" and e.dtype.itemsize < 4)

@@ -8,7 +8,8 @@ from typing import Protocol
 
 
 class Device(Protocol):
-    """What a schedule needs to know of a processor: its instruction set and sizes in bytes."""
+    """What a schedule needs to know of a processor: its instruction set, sizes in bytes, and the formats ("i16", "bf16") that it
+    multiplies in pairs."""
 
     @property
     def isa(self) -> str: ...
@@ -22,6 +23,8 @@ class Device(Protocol):
     def l2(self) -> int: ...
     @property
     def l3(self) -> int: ...
+    @property
+    def pairs(self) -> tuple[str, ...]: ...
 
 
 PAGE = 4096

@@ -30,7 +30,8 @@ _ISAS: dict[str, tuple[int, tuple[str, ...]]] = {
 class Device:
     """A CPU. isa: "avx512", "avx2", "neon", "generic" (16-byte vectors of whatever kind) or "scalar" (one lane).
     vector_bytes: width of a vector, 0 for one lane. cores: physical cores this process may use. l1, l2: bytes of data
-    cache of one core; l3: bytes of the last level. flags: what the compiler is told about the instruction set."""
+    cache of one core; l3: bytes of the last level. flags: what the compiler is told about the instruction set. pairs: formats that are
+    multiplied in pairs of 16-bit numbers: "i16" everywhere, "bf16" where there is an instruction for it."""
 
     isa: str
     vector_bytes: int
@@ -40,6 +41,7 @@ class Device:
     l3: int
     name: str = ""
     flags: tuple[str, ...] = ("-march=native",)
+    pairs: tuple[str, ...] = ("i16",)
 
     def lanes(self, itemsize: int) -> int:
         """Numbers of `itemsize` bytes in a vector."""
@@ -62,7 +64,8 @@ def cpu(isa: str | None = None) -> Device:
     elif wanted == "generic" and platform.machine().lower() in ("x86_64", "amd64"):
         flags = ("-march=x86-64",)
     l1, l2, l3 = _caches()
-    return Device(wanted, width, _cores(), l1, l2, l3, _name(), flags)
+    pairs = ("i16", "bf16") if wanted == own == "avx512" and "avx512_bf16" in _x86_flags() else ("i16",)
+    return Device(wanted, width, _cores(), l1, l2, l3, _name(), flags, pairs)
 
 
 def default_threads() -> int:
