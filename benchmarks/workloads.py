@@ -20,7 +20,7 @@ Shape = tuple[str | int, ...]
 @dataclass(frozen=True)
 class Bench:
     """function: (namespace, *arrays) -> result. inputs: name -> shape in letters of `sizes`, or (shape, kind): "normal",
-    "positive", "small", "e4m3" (small, in float8), "label:v" (integers below v). flops: of multiply-adds (each counts two), in
+    "positive", "small", "e4m3" (small, in float8), "int8", "label:v" (integers below v). flops: of multiply-adds (each counts two), in
     terms of `sizes`. torch: (torch, *tensors). named: contender's name -> (torch, *tensors). onnx: (operator, domain, attributes,
     inputs laid out for it). reuse: write into one output array again and again, where a contender can. goal: wanted speed relative
     to the best stock contender. numpy: a better NumPy spelling than `function`. check_rows: compare only this many leading rows
@@ -58,6 +58,8 @@ class Bench:
 
 
 def _values(kind: str, shape: tuple[int, ...], sizes: Mapping[str, int], rng: np.random.Generator, dtype: str) -> Any:
+    if kind == "int8":
+        return rng.integers(-127, 128, shape, np.int8)
     if kind.startswith("label:"):
         return rng.integers(0, sizes[kind[6:]], shape)
     wide = np.float64 if dtype == "float64" else np.float32
@@ -169,6 +171,12 @@ def layer_norm_linear(xp: Any, x: Any, g: Any, b: Any, w: Any) -> Any:
     return ((x - mean) / xp.sqrt(var + 1e-5) * g + b) @ w
 
 
+def quantised_linear(xp: Any, x: Any, w: Any) -> Any:
+    s = xp.max(xp.abs(x), axis=-1, keepdims=True) / 127
+    q = xp.round(x / s).astype(xp.int8)
+    return (q.astype(xp.float32) @ w.astype(xp.float32)) * s
+
+
 def nearest(xp: Any, x: Any, c: Any) -> Any:
     return xp.argmin(xp.sum(c * c, axis=-1) - 2 * (x @ c.T), axis=-1)
 
@@ -237,6 +245,16 @@ def sdpa(torch: Any, q: Any, k: Any, v: Any, bias: Any = None, *, causal: bool =
 
 def t_rms_linear(torch: Any, x: Any, g: Any, w: Any) -> Any:
     return (x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * g) @ w
+
+
+def t_quantised_linear(torch: Any, x: Any, w: Any) -> Any:
+    s = x.abs().amax(-1, keepdim=True) / 127
+    return ((x / s).round() @ w.float()) * s
+
+
+def t_int_mm(torch: Any, x: Any, w: Any) -> Any:
+    s = x.abs().amax(-1, keepdim=True) / 127
+    return torch._int_mm((x / s).round().to(torch.int8), w).float() * s
 
 
 def ort_attention(q: Any, k: Any, v: Any) -> tuple[str, str, dict[str, Any], list[Any]]:
@@ -372,6 +390,16 @@ WORKLOADS: tuple[Bench, ...] = (
         _linear,
         lambda t, x, g, b, w: t.nn.functional.layer_norm(x, x.shape[-1:], g, b) @ w,
         goal=1.15,
+    ),
+    Bench(
+        "int8 quantise + GEMM",
+        quantised_linear,
+        {"x": ("r", "k"), "w": (("k", "n"), "int8")},
+        {"r": 2048, "k": 4096, "n": 1024},
+        _linear,
+        t_quantised_linear,
+        {"torch _int_mm": t_int_mm},
+        tolerance=1e-3,
     ),
     Bench(
         "MLA decode",

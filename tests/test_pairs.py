@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from native import run
 from numpy.typing import DTypeLike
 
@@ -242,3 +247,44 @@ def test_bfloat16_scores(lanes: str) -> None:
     got = call(f, [q, k, v], "bf16", BF16, choice={"lanes": lanes})
     want = f(*(x.astype(np.float64) for x in (q, k, v)))
     assert np.abs(got - want).max() < 1e-5
+
+
+# ---- instructions that this machine may lack
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("gcc") or platform.machine() not in ("x86_64", "AMD64"), reason="needs gcc for x86")
+@pytest.mark.parametrize("real", ["float", "double"])
+@pytest.mark.parametrize(
+    ("march", "instructions"),
+    [("sapphirerapids", ("vpdpwssd", "vdpbf16ps")), ("alderlake", ("vpdpwssd",)), ("x86-64-v4", ("vpmaddwd",)), ("x86-64", ("pmaddwd",))],
+)
+def test_compiles_to_its_instructions(tmp_path: Path, real: str, march: str, instructions: tuple[str, ...]) -> None:
+    (tmp_path / "k.c").write_text(f"""#define RF_REAL {real}
+#include "prelude.h"
+RF_EXPORT void f(P *a, P *b, P *s, PF *t) {{ *s = dot_i16(*a, *b, *s); *t = dot_bf16(*a, *b, *t); }}""")
+    command = ["gcc", *compiler.COMMON_FLAGS, f"-march={march}", "-Wall", "-Werror", f"-I{compiler.SOURCES}", "-S", "k.c", "-o", "k.s"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    if "bad value" in done.stderr:
+        pytest.skip(f"this gcc does not know {march}")
+    assert done.returncode == 0, done.stderr
+    assert all(i in (tmp_path / "k.s").read_text() for i in instructions)
+
+
+# ---- anything
+@pytest.mark.slow
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    shape=st.tuples(st.integers(0, 60), st.integers(0, 300), st.integers(0, 60)),
+    dtypes=st.tuples(st.sampled_from(["int8", "uint8", "bool"]), st.sampled_from(["int8", "uint8", "int16"])),
+    to=st.sampled_from(["int32", "int64", "float32", "float64"]),
+    turned=st.tuples(st.booleans(), st.booleans()),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_random_products(shape: tuple[int, int, int], dtypes: tuple[str, str], to: str, turned: tuple[bool, bool], seed: int) -> None:
+    m, k, n = shape
+    rng = RNG(seed)
+    a, b = integers(rng, (m, k), dtypes[0]), integers(rng, (k, n), dtypes[1])
+    a, b = (np.asfortranarray(x) if t else x for x, t in zip((a, b), turned, strict=True))
+    want = a.astype(np.int64) @ b.astype(np.int64)
+    fused = rf.optimize(lambda a, b: np.matmul(a.astype(to), b.astype(to)), target="cpu")
+    got = fused(a, b)
+    assert got.dtype == np.dtype(to) and np.abs(got - want).max(initial=0) <= (2e-7 * np.abs(want).max(initial=0) if to == "float32" else 0)

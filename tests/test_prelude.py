@@ -411,6 +411,8 @@ def test_nothing_past_the_end_is_touched(p: Prelude, tag: str) -> None:
 
 CROSS = {
     "avx512": ["-target", "x86_64-linux-gnu", "-march=x86_64_v4"],
+    "avx512, bf16": ["-target", "x86_64-linux-gnu", "-march=sapphirerapids"],
+    "avx2, vnni": ["-target", "x86_64-linux-gnu", "-march=alderlake"],
     "avx2": ["-target", "x86_64-linux-gnu", "-march=x86_64_v3"],
     "sse2": ["-target", "x86_64-linux-gnu", "-march=x86_64"],
     "neon": ["-target", "aarch64-linux-gnu"],
