@@ -95,7 +95,7 @@ def _keeps(old: np.dtype[np.generic], new: np.dtype[np.generic]) -> bool:
         return False
     if new.name in SIGNIFICANT:
         return BOUNDS[old.name] <= 2 ** SIGNIFICANT[new.name]
-    return new.kind in "iu" and bool(np.can_cast(old, new, "safe"))
+    return bool(new.kind in "iu" and np.can_cast(old, new, "safe"))
 
 
 def pair_sizes(s: Sizes) -> Sizes:
