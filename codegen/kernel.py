@@ -64,9 +64,8 @@ class Array:
 class Buffer:
     """Scratch of the compute type, row-major over `dims`. shared: one for the launch, else one a worker.
     panel > 0: the last dimension is cut into panels of that width, each stored as [other dims][panel].
-    whole: an axis of a worker's buffer that holds all its elements, not a tile's.
-    dtype: "i16" or "bf16", for an operand of a contraction over pairs of such elements, "" for the compute type. A panel of
-    them is stored as [other dims / 2][panel][2], the last pair filled up with zeros; the next to last size is even."""
+    whole: an axis of a worker's buffer that holds all its elements, not a tile's. dtype: "i16" or "bf16" for an operand that is
+    multiplied in pairs, else the compute type; a panel is then [other dims / 2][panel][2], a last odd one beside a zero."""
 
     name: str
     dims: tuple[str, ...]
