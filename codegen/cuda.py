@@ -18,7 +18,7 @@ from .cuda_mma import FragmentPhase
 from .cuda_rows import RowsPrinter
 from .cuda_scan import ScanPrinter
 from .cuda_wgmma import WarpgroupPhase
-from .kernel import ROW, SEGMENT, Buffer, Kernel, Merge, Partial, Phase, Place, Size, statements
+from .kernel import ROW, SEGMENT, WIDTHS, Buffer, Kernel, Merge, Partial, Phase, Place, Size, statements
 from .launch import CudaProgram, Launch, Scratch
 from .primitives import paste
 
@@ -51,7 +51,8 @@ def _scratch(k: Kernel, b: Buffer) -> Scratch:
     """A buffer's place in memory; a flag, the only buffer without dimensions, starts at something other than 0."""
     cut = next((c for p in k.phases if (c := _cut(k, p)) and b.name in _partial(p)), None)
     sizes = tuple(replace(s, axis=cut[1], divide=cut[0]) if cut and s.axis == SEGMENT else s for s in b.sizes)
-    return Scratch(b.name, 4 if k.real == "float" else 8, sizes, None if b.dims else 1)
+    each = WIDTHS[b.dtype] if b.dtype else 4 if k.real == "float" else 8
+    return Scratch(b.name, each, sizes, None if b.dims else 1)
 
 
 def _partial(p: Phase) -> set[str]:
@@ -107,9 +108,9 @@ def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
 
 
 def _bounds(place: Place) -> str:
-    """Threads of a block and, for tiles, the blocks a multiprocessor should hold: left alone, ptxas spills for one more. Shared
-    memory has no room for a second block of parts."""
-    if place.parts > 1:
+    """Threads of a block and, where ptxas would spill for one more, the blocks a multiprocessor should hold. Shared memory has no
+    room for a second block of parts."""
+    if place.parts > 1 or (place.form == "mma" and place.warps == 8):
         return f"{place.threads}, 1"
     return f"{place.threads}, 2" if place.form == "tile" and place.threads <= 256 else str(place.threads)
 
@@ -124,7 +125,7 @@ def _parameters(names: CudaNames, k: Kernel) -> list[tuple[str, str, tuple[Any, 
     if k.flag_axes is not None:
         out.append(("u8 *__restrict__ ", "flags", ("flags",)))
     out.append(("const u8 *__restrict__ ", "where", ("where",)))
-    out += [("real *__restrict__ ", names.get("buf", b.name), ("buffer", b.name)) for b in k.buffers if b.shared]
+    out += [(f"{TYPES.get(b.dtype, 'real')} *__restrict__ ", names.get("buf", b.name), ("buffer", b.name)) for b in k.buffers if b.shared]
     out += [("const i64 ", names.extent(a), ("extent", a)) for a in k.extent_names]
     for a in k.inputs:
         out += [("const i64 ", f"{names.array(a)}_s{d}", ("in_stride", a.name, d)) for d, s in enumerate(a.strides) if s is None]

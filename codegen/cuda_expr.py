@@ -86,6 +86,15 @@ class CudaNames(Names):
             return str(math.prod(size_of(s, {}) for s in tail))
         return self.get("buf", b.name) + f"_s{dim}"
 
+    def lies(self, name: str) -> tuple[tuple[str, ...], str, list[str], str] | None:
+        """(axes, text of the address, strides, dtype tag) of an argument or of a launch's buffer."""
+        array, b = self.k.array(name), self.k.buffer(name)
+        if array is not None:
+            return array.dims, self.array(array), [self.stride(array, d) for d in range(len(array.dims))], array.dtype
+        if b is None or not b.shared:
+            return None
+        return b.dims, self.get("buf", name), [self.step(b, d) for d in range(len(b.dims))], b.dtype or "real"
+
     def steps_of(self, b: Buffer) -> list[tuple[str, str]]:
         """(name, text) of the strides that are not numbers."""
         out = []
@@ -189,7 +198,7 @@ class Values(Elements):
         b = self.names.k.buffer(e.source)
         if b is None:
             raise IRError(f"nothing in the kernel is called {e.source!r}")
-        return self.names.get("buf", b.name), [self.names.step(b, d) for d in range(len(e.dims))], "real", not b.shared
+        return self.names.get("buf", b.name), [self.names.step(b, d) for d in range(len(e.dims))], b.dtype or "real", not b.shared
 
     def _reduce(self, e: Reduce) -> str:
         """A reduction inside an element: a loop in place."""

@@ -7,11 +7,12 @@ its block of eight columns, and one of two neighbours in it; row, pos and column
 
 from __future__ import annotations
 
-from redfuser_eq.expr import Cast, Const, Expr, Index, Load, Map
+from redfuser_eq.expr import Acc, Cast, Const, Expr, Index, Load, Map, nodes
+from redfuser_eq.ops import MONOIDS
 
 from .c_expr import COMPARE, Place, Scope, varying
 from .cuda_expr import CudaNames, Values
-from .kernel import Phase, State
+from .kernel import Contract, Phase, State, Stmt, Sweep
 
 LOG2E = 1.4426950408889634
 SIGNS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
@@ -26,7 +27,7 @@ class FragmentValues(Values):
 
     def __init__(self, names: CudaNames, phase: Phase, at: dict[str, Place], scopes: list[Scope], cells: dict[str, str],
                  mode: str = "lift", inside: str = "", column: str = "", near: bool = False):  # fmt: skip
-        super().__init__(names, phase, at, scopes, self._register, lambda s: False, mode)
+        super().__init__(names, phase, at, scopes, self._register, lambda s: s.whole, mode)
         self.given_sources = cells
         self.inside, self.column, self.near = inside, column, near
         self._integers: dict[Expr, str] = {}
@@ -94,3 +95,32 @@ class FragmentValues(Values):
     def _guarded(self, e: Load, text: str) -> str:
         """Nothing is read past the end of the stream."""
         return f"{self.inside} ? {text} : 0" if self.inside and self.phase.stream in e.axes else text
+
+
+def falls_away(body: tuple[Stmt, ...], score: Contract) -> bool:
+    """Whether elements whose score is -inf add nothing anywhere: then those past the end need no test after the score."""
+    sweeps = [s for s in body if isinstance(s, Sweep)]
+    tile = score.dst
+
+    def neutral(op: str, lift: Expr) -> bool:
+        itself = isinstance(lift, Load) and lift.source == tile
+        return (itself and MONOIDS[op].best > 0 and MONOIDS[op].state != "top") or (op == "sum" and vanishes(lift, tile))
+
+    folds = [f for s in sweeps for f in s.folds]
+    ok = all(neutral(f.op, f.lift) for f in folds if not isinstance(f.lift, Const))
+    return ok and not score.folds and all(vanishes(e, tile) for s in sweeps for _, e in s.stores)
+
+
+def vanishes(e: Expr, tile: str) -> bool:
+    """e is 0 where the tile is -inf: a product of exp(tile - something of the row) and factors that read nothing of the element.
+    What lies past the end may be a NaN, and 0 * NaN is one."""
+    if isinstance(e, Map) and e.op == "mul":
+        a, b = e.args
+        return (vanishes(a, tile) and _still(b)) or (vanishes(b, tile) and _still(a)) or (vanishes(a, tile) and vanishes(b, tile))
+    x = e.args[0] if isinstance(e, Map) and e.op == "exp" else None
+    return isinstance(x, Map) and x.op == "sub" and isinstance(x.args[0], Load) and x.args[0].source == tile and _still(x.args[1])
+
+
+def _still(e: Expr) -> bool:
+    """Made of constants and accumulators: nothing is loaded."""
+    return all(isinstance(x, (Acc, Const, Map)) for x in nodes(e))

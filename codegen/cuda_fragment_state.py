@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from redfuser_eq.errors import IRError
-from redfuser_eq.expr import Const, Expr, Index, Load
+from redfuser_eq.expr import Acc, Cast, Const, Expr, Index, Load
 from redfuser_eq.ops import MONOIDS
 
 from .c_expr import Place, Scope, _offsets
 from .cuda_expr import GROUP, CudaNames, combine, literal
 from .cuda_fragment import FragmentValues
 from .cuda_state import StateCode
-from .kernel import Finish, Flag, Fold, Partial, Phase, Rebase, State, Store, Sweep, statements
+from .kernel import DTYPES, Finish, Flag, Fold, Partial, Phase, Rebase, State, Store, Sweep, statements
 
 NARROW = ("f16", "bf16")
 
@@ -33,12 +33,13 @@ class FragmentStates(StateCode):
         self.split = {n for s in statements(phase.body) if isinstance(s, Finish) and not s.parts for level in s.levels for n, _ in level}
         self.total = False
         self.step = 0
+        self.rounding: dict[str, str] = {}  # tiles that products alone read, and the tag of their operands
 
     def cell(self, s: State, suffix: str = "", at: dict[str, Place] | None = None) -> str:
         return self.names.get("acc", s.name) + suffix + ("[h / 2][n][h % 2 * 2 + e]" if s.columns else "[h]")
 
     def wide(self, s: State) -> bool:
-        return False
+        return s.whole
 
     # ---- places
     @property
@@ -59,7 +60,8 @@ class FragmentStates(StateCode):
         return [f"UNROLL for (int h = 0; h < {self.rows}; h++) {{", *out, *body, "}"]
 
     def over_elements(self, body: list[str]) -> list[str]:
-        pos = "const int pos = u / 2 * 8 + lane % 4 * 2 + u % 2;"
+        run = self.place.run
+        pos = f"const int pos = u / {run} * {4 * run} + lane % 4 * {run} + u % {run};"
         return [f"UNROLL for (int u = 0; u < {self.step // 4}; u++) {{", *([pos] if "pos" in "\n".join(body) else []), *body, "}"]
 
     def elements(self, scopes: list[Scope], mode: str = "lift", inside: str = "", column: str = "", near: bool = False) -> FragmentValues:
@@ -141,10 +143,21 @@ class FragmentStates(StateCode):
         return [f"{self.cell(s, '_old')} = {self.cell(s)};"] if s.keep and s.name not in self.rebased else []
 
     def _put_element(self, target: str, e: Expr, el: FragmentValues) -> list[str]:
-        v = el.value(e)
         if target in self.cells:
+            v = self._unrounded(target, e, el)
             return [f"{self.cells[target]} = {f'{el.inside} ? {v} : 0.0f' if el.inside else v};"]
         return [f"if (live{f' && {el.inside}' if el.inside else ''}) {self._put(target, e, el)}"]
+
+    def _unrounded(self, target: str, e: Expr, el: FragmentValues) -> str:
+        """Text of the value of a tile's element. Where only a product reads the tile, whose operands are of the format that the
+        element was cast to, it is rounded there."""
+        inner = e
+        while isinstance(inner, Cast) and inner.dtype.kind == "f" and inner.dtype.itemsize >= 4:
+            inner = inner.args[0]
+        if not isinstance(inner, Cast) or DTYPES[inner.dtype.name] != self.rounding.get(target) or inner.args[0].dtype.kind != "f":
+            return el.value(e)
+        v = el.value(inner.args[0])
+        return f"in_e4m3({v})" if self.rounding[target] == "e4m3" else v
 
     def address(self, target: str, el: FragmentValues) -> tuple[str, str]:
         """(text of the address, dtype tag) of an element of an array or a buffer in memory."""
@@ -155,7 +168,8 @@ class FragmentStates(StateCode):
 
     def _put(self, target: str, e: Expr, el: FragmentValues) -> str:
         at, tag = self.address(target, el)
-        v = el.value(e)
+        state = self.states[e.name] if isinstance(e, Acc) else None
+        v = el.cell(state, "", el.at) if state is not None and state.whole else el.value(e)
         return f"*({at}) = {v};" if tag == "real" else f"put_{tag}({at}, {v});"
 
     # ---- rebases
@@ -293,7 +307,7 @@ class FragmentStates(StateCode):
             name, identity = self.names.get("acc", s.name), literal(MONOIDS[s.op].identity)
             if s.columns:
                 n8, m = self.column_blocks(s.columns[0]), self.place.fragments
-                out.append(f"float {name}[{m}][{n8}][4];")
+                out.append(f"{'int' if s.whole else 'float'} {name}[{m}][{n8}][4];")
                 out.append(f"UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {n8}; n++) "
                            f"UNROLL for (int e = 0; e < 4; e++) {name}[m][n][e] = {identity};")  # fmt: skip
                 continue

@@ -7,13 +7,17 @@ copies for a step a few ahead into the buffer that the barrier has just freed, a
 from __future__ import annotations
 
 from redfuser_eq.errors import IRError
-from redfuser_eq.expr import Acc, Const, Expr, Load, Map, nodes
-from redfuser_eq.ops import MONOIDS
+from redfuser_eq.expr import Expr, Load, nodes
 
 from .c_expr import Place, Scope
 from .cuda_expr import CudaNames
+from .cuda_fragment import falls_away
 from .cuda_parts import PartStates
-from .kernel import ROW, SEGMENT, Array, Bound, Buffer, Contract, Loop, Operand, Phase, Skip, Stage, Stmt, Sweep, statements
+from .kernel import ROW, SEGMENT, WIDTHS, Bound, Buffer, Contract, Loop, Operand, Phase, Skip, Stage, Stmt, Sweep, statements
+
+BYTES = ("e4m3", "i8")
+CONTRACTED = 32  # bytes of a row of an operand that a matrix instruction takes
+SHORT = 128  # elements of e4m3 that tensor cores may add up by themselves, in 14 bits, before the sum goes to a float32 one
 
 
 class FragmentPhase(PartStates):
@@ -41,7 +45,11 @@ class FragmentPhase(PartStates):
 
     def bytes_of(self, name: str) -> int:
         rows, columns = self.shape(name)
-        return rows * 128 * -(-columns // 64)
+        return rows * 128 * -(-columns * self.width(name) // 128)
+
+    def width(self, name: str) -> int:
+        """Bytes of an element of a staged tile."""
+        return WIDTHS[self._tag(self.staged(name))]
 
     def column_blocks(self, d: str) -> int:
         return next(s.nv for s in statements(self.phase.body) if isinstance(s, Contract) and s.j == d)
@@ -92,12 +100,18 @@ class FragmentPhase(PartStates):
         """Whether every row of an operand starts at a multiple of 16 bytes."""
         out = []
         for s in statements(self.phase.body):
-            array = self.names.k.array(s.source.source) if isinstance(s, Stage) else None
-            if array is not None:
-                name = self.names.array(array)
-                odd = " | ".join([f"(i64){name}", *(f"{name}_s{d} * 2" for d, st in enumerate(array.strides) if st is None)])
+            if isinstance(s, Stage):
+                _, name, steps, tag = self.source(s)
+                odd = " | ".join([f"(i64){name}", *(f"{x} * {WIDTHS[tag]}" for x in steps if x not in ("0", "1"))])
                 out.append(f"const bool aligned_{name} = (({odd}) & 15) == 0;")
         return list(dict.fromkeys(out))
+
+    def source(self, s: Stage) -> tuple[tuple[str, ...], str, list[str], str]:
+        """(axes, text of the address, strides, dtype tag) of what is staged."""
+        found = self.names.lies(s.source.source)
+        if found is None:
+            raise IRError(f"{s.source.source!r} is nothing that could be staged")
+        return found
 
     def block(self, body: tuple[Stmt, ...]) -> list[str]:
         out: list[str] = []
@@ -115,36 +129,35 @@ class FragmentPhase(PartStates):
 
     def _copies(self, s: Stage, to: str, starts: dict[str, str]) -> list[str]:
         """Start the copies of a tile. starts: where axes begin that the step moves along."""
-        array = self.names.k.array(s.source.source)
-        if array is None:
-            raise IRError(f"{s.source.source!r} is no argument that could be staged")
+        _, name, strides, own = self.source(s)
         first, last = self.buffer(s.dst).dims
-        (rows, columns), name = self.shape(s.dst), self.names.array(array)
-        offsets, steps = [], {ROW: "0"}
-        for d, axis in enumerate(s.source.dims):
-            steps[axis] = self.names.stride(array, d)
+        rows, columns = self.shape(s.dst)
+        offsets, steps = [], {ROW: "0", **dict(zip(s.source.dims, strides, strict=True))}
+        for axis, step in steps.items():
             start = starts.get(axis, self.at[axis].start if axis in self.at else "0")
-            if start != "0" and steps[axis] != "0":
-                offsets.append(start if steps[axis] == "1" else f"{start} * {steps[axis]}")
+            if start != "0" and step != "0":
+                offsets.append(start if step == "1" else f"{start} * {step}")
         at = " + ".join([name, *offsets])
-        left = [self._left(axis, starts) for axis in (first, last)]
+        left = [self._rest(axis, starts) for axis in (first, last)]
         threads, thread = self.copier()
-        size = f"<{threads}, {rows}, {columns // 8}>"
-        if s.dtype and s.dtype != array.dtype:
-            get = {"e4m3": "from_e4m3(x)", "i8": "(float)(signed char)x"}[array.dtype]
+        each = WIDTHS[self._tag(s)]
+        size = f"<{threads}, {rows}, {columns * each // 16}>"
+        if s.dtype not in ("", own, "tf32"):
+            get = {"e4m3": "from_e4m3(x)", "i8": "(float)(signed char)x"}[own]
             turns = f"[](u8 x) {{ return {get}; }}, [](float a, float b) {{ return pack_{s.dtype}(a, b); }}"
             return [f"stage_wider{size}({to}, {at}, {steps[first]}, {steps[last]}, {left[0]}, {left[1]}, {turns}{thread});"]
+        at = at if each == 2 else f"(const u{8 * each} *)({at})"
         plain = f"stage_plain{size}({to}, {at}, {steps[first]}, {steps[last]}, {left[0]}, {left[1]}{thread});"
         if steps[last] != "1":
             return [plain]
-        whole = f"stage_async{size}({to}, {at}, {steps[first]} * 2, {left[0]}, ({left[1]}) * 2{thread});"
+        whole = f"stage_async{size}({to}, {at}, {steps[first]} * {each}, {left[0]}, ({left[1]}) * {each}{thread});"
         return [f"if (aligned_{name}) {whole}", f"else {plain}"]
 
     def copier(self) -> tuple[int, str]:
         """The threads that copy, and the last argument that says which one this is."""
         return self.place.threads, ""
 
-    def _left(self, axis: str, starts: dict[str, str]) -> str:
+    def _rest(self, axis: str, starts: dict[str, str]) -> str:
         """Elements from the start of the tile to the end of the axis."""
         start = starts.get(axis, self.at[axis].start if axis in self.at else "0")
         n = f"(int){self.names.extent(axis)}"
@@ -274,6 +287,10 @@ class FragmentPhase(PartStates):
         self.cells = {x: f"{self.names.get('reg', x)}[h / 2][u / 2][h % 2 * 2 + u % 2]" for x in tiles}
         self.held = [x for x in tiles if x in staged]
         self.total = self.score is not None and falls_away(body, self.score)
+        for x in body:
+            if isinstance(x, Contract) and x.start == "state" and not self._reads(body, x.a.source):
+                tag = self._tag(self.staged(x.b.source))
+                self.rounding[x.a.source] = tag if self.rounding.get(x.a.source, tag) == tag else ""
         return [f"float {self.names.get('reg', x)}{shape};" for x in tiles]
 
     def tile(self, body: tuple[Stmt, ...]) -> list[str]:
@@ -295,19 +312,34 @@ class FragmentPhase(PartStates):
     def _unpack(self, name: str, s: Stage) -> list[str]:
         """A staged tile of 16-bit elements as numbers, each where its row and its element of the stream are held."""
         tag, f = self._tag(s), self.names.get("reg", name)
+        if self.place.run == 4:
+            return self._unpack_runs(name, tag, f)
         return [f"UNROLL for (int c = 0; c < {self.step // 16}; c++) UNROLL for (int m = 0; m < {self.place.fragments}; m++) {{",
                 f"u32 a[4]; {self._left_fragment(name, self.phase.row, self._own('c'))}",
                 "UNROLL for (int i = 0; i < 4; i++) {",
                 f"{f}[m][2 * c + i / 2][i % 2 * 2] = from_{tag}((u16)a[i]);",
                 f"{f}[m][2 * c + i / 2][i % 2 * 2 + 1] = from_{tag}((u16)(a[i] >> 16));", "}", "}"]  # fmt: skip
 
+    def _unpack_runs(self, name: str, tag: str, f: str) -> list[str]:
+        """The same where a thread holds four neighbours."""
+        rows, _ = self.shape(name)
+        row = f"warp * {16 * self.place.fragments} + h / 2 * 16 + h % 2 * 8 + lane / 4"
+        out = [f"UNROLL for (int h = 0; h < {self.rows}; h++) UNROLL for (int u = 0; u < {self.step // 4}; u += 4) {{"]
+        if self.buffer(name).dims[0] == self.phase.row:
+            at = f"cell({self.where[name]}, {rows}, {row}, u / 2 + lane % 4 / 2) + lane % 2 * 8"
+            out += [f"u32 r[2]; shared_pairs(r, {at});",
+                    f"UNROLL for (int e = 0; e < 4; e++) {f}[h / 2][u / 2 + e / 2][h % 2 * 2 + e % 2] = "
+                    f"from_{tag}((u16)(r[e / 2] >> e % 2 * 16));"]  # fmt: skip
+        else:
+            at = f"cell({self.where[name]}, {rows}, u * 4 + lane % 4 * 4 + e, ({row}) / 8) + ({row}) % 8 * 2"
+            out.append(f"UNROLL for (int e = 0; e < 4; e++) {f}[h / 2][u / 2 + e / 2][h % 2 * 2 + e % 2] = from_{tag}(shared_one({at}));")
+        return [*out, "}"]
+
     def staged(self, name: str) -> Stage:
         return next(x for x in statements(self.phase.body) if isinstance(x, Stage) and x.dst == name)
 
     def _tag(self, s: Stage) -> str:
-        array: Array | None = self.names.k.array(s.source.source)
-        assert array is not None
-        return s.dtype or array.dtype
+        return s.dtype or self.source(s)[3]
 
     # ---- products
     def _own(self, block: str) -> str:
@@ -315,7 +347,7 @@ class FragmentPhase(PartStates):
         return f"({block} + part * {self.step // 16})" if self.place.parts > 1 else block
 
     def _left_fragment(self, name: str, i: str, c: str = "c") -> str:
-        """a = 16 rows of block m x 16 of block c, of a tile with either axis contiguous."""
+        """a = 16 rows of block m x 32 bytes of block c, of a tile with either axis contiguous (of 16-bit elements)."""
         rows, _ = self.shape(name)
         first = f"{self.band} * {16 * self.place.fragments} + m * 16"
         if self.buffer(name).dims[0] == i:
@@ -323,19 +355,29 @@ class FragmentPhase(PartStates):
         return f"ldmatrix_t(a, cell({self.where[name]}, {rows}, {c} * 16 + lane / 16 * 8 + lane % 8, ({first}) / 8 + lane / 8 % 2));"
 
     def _right_fragment(self, name: str, c: str) -> str:
-        """b = 16 of block c x 16 columns of block n, as two fragments of eight columns."""
+        """b = 32 bytes of block c x 16 columns of block n, as two fragments of eight columns."""
         rows, _ = self.shape(name)
         at, n = (self._own("c"), "n") if c == self.phase.stream else ("c", self._own("n"))
         if self.buffer(name).dims[0] == c:
             return f"ldmatrix_t(b, cell({self.where[name]}, {rows}, {at} * 16 + lane % 16, {n} * 2 + lane / 16));"
         return f"ldmatrix(b, cell({self.where[name]}, {rows}, {n} * 16 + lane % 8 + lane / 16 * 8, {at} * 2 + lane / 8 % 2));"
 
+    def _right_words(self, name: str, c: str) -> str:
+        """The same of 32-bit elements, in the order in which accumulators hold the left operand: a lane's two elements of eight are
+        neighbours there, and four apart in a fragment."""
+        rows, _ = self.shape(name)
+        k, column = "c * 8 + lane % 4 * 2 + i % 2", "n * 16 + i / 2 * 8 + lane / 4"
+        r, e = (k, column) if self.buffer(name).dims[0] == c else (column, k)
+        return f"UNROLL for (int i = 0; i < 4; i++) b[i] = shared_word(cell({self.where[name]}, {rows}, {r}, ({e}) / 4) + ({e}) % 4 * 4);"
+
     def do_contract(self, s: Contract) -> list[str]:
         return self._product(s) if s.start == "zero" else self._columns(s)
 
     def _multiply(self, to: str, tag: str, b: Operand, c: str, blocks: int) -> list[str]:
         m = self.place.fragments
-        return [f"UNROLL for (int n = 0; n < {blocks}; n++) {{ u32 b[4]; {self._right_fragment(b.source, c)}",
+        right = self._right_words(b.source, c) if tag == "tf32" and c == self.phase.stream else self._right_fragment(b.source, c)
+        right += " all_tf32(b);" if tag == "tf32" else ""
+        return [f"UNROLL for (int n = 0; n < {blocks}; n++) {{ u32 b[4]; {right}",
                 f"UNROLL for (int m = 0; m < {m}; m++) {{ mma_{tag}({to}[m][2 * n], a{'[m]'}, b[0], b[1]); "
                 f"mma_{tag}({to}[m][2 * n + 1], a[m], b[2], b[3]); }}", "}"]  # fmt: skip
 
@@ -345,12 +387,25 @@ class FragmentPhase(PartStates):
         stage = self.staged(s.b.source)
         tag = self._tag(stage)
         over = f"for (int c_0 = 0; c_0 < (int){self.names.extent(s.c)}; c_0 += {s.c_block})" if stage.inner else ""
-        out = [f"UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {n8}; n++) "
-               f"UNROLL for (int e = 0; e < 4; e++) {name}[m][n][e] = 0.0f;",
-               f"{over} {{", "advance();", f"UNROLL for (int c = 0; c < {s.c_block // 16}; c++) {{",
-               f"u32 a[{m}][4]; UNROLL for (int m = 0; m < {m}; m++) {self._left_fragment(s.a.source, s.i).replace('(a,', '(a[m],')}",
-               *self._multiply(name, tag, s.b, s.c, n8 // 2), "}", "}"]  # fmt: skip
+        cells = f"UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int n = 0; n < {n8}; n++) UNROLL for (int e = 0; e < 4; e++)"
+        steps, most = s.c_block * WIDTHS[tag] // CONTRACTED, SHORT // CONTRACTED
+        short = self.promotes(s)
+        kind, to = ("int" if tag == "i8" else "float"), "part" if short or tag == "i8" else name
+        part = [f"{kind} part[{m}][{n8}][4]; {cells} part[m][n][e] = 0;"]
+        out = [f"{cells} {name}[m][n][e] = 0.0f;", *(part if tag == "i8" else []), f"{over} {{", "advance();"]
+        out += [f"UNROLL for (int c_1 = 0; c_1 < {steps}; c_1 += {most}) {{", *part] if short else []
+        out += [f"UNROLL for (int c = {'c_1' if short else 0}; c < {f'imin(c_1 + {most}, {steps})' if short else steps}; c++) {{",
+                f"u32 a[{m}][4]; UNROLL for (int m = 0; m < {m}; m++) {{ "
+                f"{self._left_fragment(s.a.source, s.i).replace('(a,', '(a[m],')}{' all_tf32(a[m]);' if tag == 'tf32' else ''} }}",
+                *self._multiply(to, tag, s.b, s.c, n8 // 2), "}"]  # fmt: skip
+        out += [f"{cells} {name}[m][n][e] += part[m][n][e];", "}"] if short else []
+        out += ["}", *([f"{cells} {name}[m][n][e] = (float)part[m][n][e];"] if tag == "i8" else [])]
         return out + self._scores(s)
+
+    def promotes(self, s: Contract) -> bool:
+        """Whether the sum of a product is longer than tensor cores should add up by themselves."""
+        stage = self.staged(s.b.source)
+        return self._tag(stage) == "e4m3" and (bool(stage.inner) or s.c_block > SHORT)
 
     def _scores(self, s: Contract) -> list[str]:
         self.cells[s.raw] = self.cells[s.dst]
@@ -383,40 +438,43 @@ class FragmentPhase(PartStates):
     def _columns(self, s: Contract) -> list[str]:
         """State += tile x columns; the tile's own registers are the left operand."""
         acc, m = self.names.get("acc", s.dst), self.place.fragments
-        stage = self.staged(s.b.source)
-        tag, tile = self._tag(stage), self.names.get("reg", s.a.source)
+        tag = self._tag(self.staged(s.b.source))
+        if tag in BYTES:
+            return [*self.rescaled(s), *self._columns_of_bytes(s, tag)]
         out = self.rescaled(s)
-        out += [f"UNROLL for (int c = 0; c < {self.step // 16}; c++) {{", f"u32 a[{m}][4];",
-                f"UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int i = 0; i < 4; i++) a[m][i] = "
-                f"pack_{tag}({tile}[m][2 * c + i / 2][i % 2 * 2], {tile}[m][2 * c + i / 2][i % 2 * 2 + 1]);",
+        out += [f"UNROLL for (int c = 0; c < {self.step * WIDTHS[tag] // CONTRACTED}; c++) {{", f"u32 a[{m}][4];",
+                f"UNROLL for (int m = 0; m < {m}; m++) {self._left(s, 'a[m]', tag)}",
                 *self._multiply(acc, tag, s.b, self.phase.stream, s.nv // 2), "}"]  # fmt: skip
         return out
 
+    def _columns_of_bytes(self, s: Contract, tag: str) -> list[str]:
+        """A tile's sum by itself, then to the state: of integers it is exact, of e4m3 it is short."""
+        acc, m, steps = self.names.get("acc", s.dst), self.place.fragments, self.step // 32
+        kind = "int" if tag == "i8" else "float"
+        sums = f"UNROLL for (int m = 0; m < {m}; m++) UNROLL for (int h = 0; h < 2; h++) UNROLL for (int e = 0; e < 4; e++)"
+        return [f"u32 a_{acc}[{steps}][{m}][4];",
+                f"UNROLL for (int c = 0; c < {steps}; c++) UNROLL for (int m = 0; m < {m}; m++) {self._left(s, f'a_{acc}[c][m]', tag)}",
+                f"UNROLL for (int n = 0; n < {s.nv // 2}; n++) {{", f"{kind} part[{m}][2][4]; {sums} part[m][h][e] = 0;",
+                f"UNROLL for (int c = 0; c < {steps}; c++) {{ u32 b[4]; {self._right_fragment(s.b.source, self.phase.stream)}",
+                f"UNROLL for (int m = 0; m < {m}; m++) {{ mma_{tag}(part[m][0], a_{acc}[c][m], b[0], b[1]); "
+                f"mma_{tag}(part[m][1], a_{acc}[c][m], b[2], b[3]); }}", "}",
+                f"{sums} {acc}[m][2 * n + h][e] += part[m][h][e];", "}"]  # fmt: skip
 
-def falls_away(body: tuple[Stmt, ...], score: Contract) -> bool:
-    """Whether elements whose score is -inf add nothing anywhere: then those past the end need no test after the score."""
-    sweeps = [s for s in body if isinstance(s, Sweep)]
-    tile = score.dst
+    def in_memory(self, name: str) -> bool:
+        """Whether a tile is staged, and nowhere in registers."""
+        return any(isinstance(x, Stage) and x.dst == name for x in statements(self.phase.body))
 
-    def neutral(op: str, lift: Expr) -> bool:
-        itself = isinstance(lift, Load) and lift.source == tile
-        return (itself and MONOIDS[op].best > 0 and MONOIDS[op].state != "top") or (op == "sum" and vanishes(lift, tile))
+    def _left(self, s: Contract, to: str, tag: str) -> str:
+        """A statement that makes the left fragment (m, c) of a product with columns."""
+        if self.in_memory(s.a.source):
+            return self._left_fragment(s.a.source, s.i, self._own("c")).replace("(a,", f"({to},", 1)
+        return f"UNROLL for (int i = 0; i < 4; i++) {to}[i] = {self._packed(s.a.source, tag)};"
 
-    folds = [f for s in sweeps for f in s.folds]
-    ok = all(neutral(f.op, f.lift) for f in folds if not isinstance(f.lift, Const))
-    return ok and not score.folds and all(vanishes(e, tile) for s in sweeps for _, e in s.stores)
-
-
-def vanishes(e: Expr, tile: str) -> bool:
-    """e is 0 where the tile is -inf: a product of exp(tile - something of the row) and factors that read nothing of the element.
-    What lies past the end may be a NaN, and 0 * NaN is one."""
-    if isinstance(e, Map) and e.op == "mul":
-        a, b = e.args
-        return (vanishes(a, tile) and _still(b)) or (vanishes(b, tile) and _still(a)) or (vanishes(a, tile) and vanishes(b, tile))
-    x = e.args[0] if isinstance(e, Map) and e.op == "exp" else None
-    return isinstance(x, Map) and x.op == "sub" and isinstance(x.args[0], Load) and x.args[0].source == tile and _still(x.args[1])
-
-
-def _still(e: Expr) -> bool:
-    """Made of constants and accumulators: nothing is loaded."""
-    return all(isinstance(x, (Acc, Const, Map)) for x in nodes(e))
+    def _packed(self, tile: str, tag: str) -> str:
+        """Register i of the left fragment (m, c) of a tile that is in registers."""
+        t = self.names.get("reg", tile)
+        if tag in BYTES:
+            return f"pack_{tag}({', '.join(f'{t}[m][4 * c + i / 2 * 2 + {e // 2}][i % 2 * 2 + {e % 2}]' for e in range(4))})"
+        if tag == "tf32":
+            return f"to_tf32({t}[m][c][i % 2 * 2 + i / 2])"
+        return f"pack_{tag}({t}[m][2 * c + i / 2][i % 2 * 2], {t}[m][2 * c + i / 2][i % 2 * 2 + 1])"

@@ -13,7 +13,7 @@ from .cuda_state import StateCode
 from .kernel import SEGMENT, Fetch, Finish, Flag, Loop, Merge, Partial, Phase, Rebase, Scan, State, Stmt, Store, Sweep
 
 CHUNKS = {"f32": 4, "f64": 4, "f16": 8, "bf16": 8, "e4m3": 16}  # dtypes with 16-byte accesses, and what a vector must be a multiple of
-SPILLS = {"f32": 4, "f64": 2, "f16": 8, "bf16": 8}
+SPILLS = {"f32": 4, "f64": 2, "f16": 8, "bf16": 8, "e4m3": 4, "i8": 4}
 BYTES = {"double": 8, "i64": 8, "u64": 8, "float": 4, "int": 4, "u32": 4, "u16": 2, "short": 2}
 
 
@@ -209,16 +209,15 @@ class RowsPrinter(StateCode):
 
     def _put_element(self, target: str, e: Expr, el: Values) -> tuple[list[str], list[str], list[str]]:
         """Store an element along the stream: (before the elements, for each, after them)."""
-        array = self.names.k.array(target)
-        if array is None:
+        found = self.names.lies(target)
+        if found is None:
             raise IRError(f"phase {self.phase.name!r}: {target!r} is no output")
+        dims, start, steps, tag = found
         k, p = self.phase.stream, self.place
         value = el.value(e)
-        step = self.names.stride(array, array.dims.index(k))
-        parts = [(self.at[d].whole, self.names.stride(array, i)) for i, d in enumerate(array.dims) if d != k]
-        base = " + ".join([self.names.array(array), *_offsets(parts)])
+        step = steps[dims.index(k)]
+        base = " + ".join([start, *_offsets([(self.at[d].whole, s) for d, s in zip(dims, steps, strict=True) if d != k])])
         name = self.names.fresh("y")
-        tag = array.dtype
         before = [f"{TYPES[tag]} *const {name}_p = {base};"]
         same = (tag == "f64") == (self.names.k.real == "double")
         if step != "1" or p.vector == 1 or p.vector % SPILLS.get(tag, 1 << 30) or not same:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from .c_expr import Place
 from .cuda_expr import CudaNames
+from .cuda_mma import BYTES, CONTRACTED, SHORT
 from .cuda_ring import RingPhase
-from .kernel import Contract, Loop, Phase
+from .kernel import WIDTHS, Contract, Loop, Phase, Stmt
 
 
 class WarpgroupPhase(RingPhase):
@@ -29,6 +30,7 @@ class WarpgroupPhase(RingPhase):
         products = [x for x in body if isinstance(x, Contract)]
         whole = blocks == "1" and "continue" not in "\n".join(tests)
         self.early = whole and len(products) == 2 and products[0] is self.score and products[1] is body[-1]
+        self.early = self.early and not self.promotes(products[0])
         self.turns = self.early and self.consumers == 256
         held, tile = self.tile_registers(body), self.tile(body)
         loop = f"for (int {start} = lo; {start} < hi; {start} += {s.step}) {{"
@@ -52,37 +54,65 @@ class WarpgroupPhase(RingPhase):
 
     # ---- products
     def _slice(self, name: str, rows: str, plain: bool) -> str:
-        """The descriptor of 16 elements (block c) of the contracted axis of a tile, which is its columns (plain) or its rows."""
+        """The descriptor of 32 bytes (block c) of the contracted axis of a tile, which is its columns (plain) or its rows."""
         height, _ = self.shape(name)
         if plain:
             return f"descriptor({self.where[name]} + c / 4 * {height * 128} + c % 4 * 32{rows}, 16)"
         return f"descriptor({self.where[name]} + c * 2048, {height * 128})"
 
     def _product(self, s: Contract) -> list[str]:
-        return self._scores(s) if self.early else [*self._issue(s), "wgmma_wait<0>();", *self._scores(s)]
+        name, whole = self.names.get("reg", s.dst), self._tag(self.staged(s.b.source)) == "i8"
+        turned = [f"{self._each(self.step // 8)} {name}[0][n][e] = (float)sums_{name}[n][e];"] if whole else []
+        return [*([] if self.early else [*self._issue(s), "wgmma_wait<0>();"]), *turned, *self._scores(s)]
+
+    def _each(self, blocks: int) -> str:
+        return f"UNROLL for (int n = 0; n < {blocks}; n++) UNROLL for (int e = 0; e < 4; e++)"
+
+    def tile_registers(self, body: tuple[Stmt, ...]) -> list[str]:
+        """With the sums of a product of integers."""
+        out = super().tile_registers(body)
+        if self.score is None or self._tag(self.staged(self.score.b.source)) != "i8":
+            return out
+        return [*out, f"int sums_{self.names.get('reg', self.score.dst)}[{self.step // 8}][4];"]
 
     def _issue(self, s: Contract) -> list[str]:
         """Start the product, block by block of the inner axis."""
         name, stage = self.names.get("reg", s.dst), self.staged(s.b.source)
-        plain = self.buffer(s.b.source).dims[0] != s.c
-        call = f"wgmma_{self._tag(stage)}_{'ss' if plain else 'sst'}_n{self.step}"
+        plain, tag = self.buffer(s.b.source).dims[0] != s.c, self._tag(stage)
+        call = f"wgmma_{tag}_{'ss' if plain else 'sst'}_n{self.step}"
         over = f"for (int c_0 = 0; c_0 < (int){self.names.extent(s.c)}; c_0 += {s.c_block})" if stage.inner else ""
+        a, b = self._slice(s.a.source, " + warp / 4 * 8192", True), self._slice(s.b.source, "", plain)
+        steps, release = s.c_block * WIDTHS[tag] // CONTRACTED, ["if (c_0 > 0) { wgmma_wait<1>(); release(); }"] if stage.inner else []
+        if self.promotes(s):
+            most, blocks = SHORT // CONTRACTED, self.step // 8
+            return [f"{self._each(blocks)} {name}[0][n][e] = 0.0f;", f"{over} {{", "advance();",
+                    f"UNROLL for (int c_1 = 0; c_1 < {steps}; c_1 += {most}) {{ float part[{blocks}][4]; wgmma_fence();",
+                    f"UNROLL for (int c = c_1; c < imin(c_1 + {most}, {steps}); c++) {call}(flat(part), {a}, {b}, c > c_1);",
+                    f"wgmma_commit(); wgmma_wait<0>(); {self._each(blocks)} {name}[0][n][e] += part[n][e];", "}", *release,
+                    "}"]  # fmt: skip
         first = "c_0 + c > 0" if stage.inner else "c > 0"
-        a = self._slice(s.a.source, " + warp / 4 * 8192", True)
+        to = f"sums_{name}" if tag == "i8" else f"{name}[0]"
         return [f"{over} {{", "advance(); wgmma_fence();",
-                f"UNROLL for (int c = 0; c < {s.c_block // 16}; c++) "
-                f"{call}(flat({name}[0]), {a}, {self._slice(s.b.source, '', plain)}, {first});", "wgmma_commit();",
-                *(["if (c_0 > 0) { wgmma_wait<1>(); release(); }"] if stage.inner else []), "}"]  # fmt: skip
+                f"UNROLL for (int c = 0; c < {steps}; c++) {call}(flat({to}), {a}, {b}, {first});", "wgmma_commit();", *release,
+                "}"]  # fmt: skip
 
     def _columns(self, s: Contract) -> list[str]:
-        acc, tile = self.names.get("acc", s.dst), self.names.get("reg", s.a.source)
+        acc = self.names.get("acc", s.dst)
         tag = self._tag(self.staged(s.b.source))
         plain = self.buffer(s.b.source).dims[0] != self.phase.stream
-        call = f"wgmma_{tag}_{'rs' if plain else 'rst'}_n{8 * s.nv}"
-        n = self.step // 16
-        return [*self.rescaled(s), f"u32 a_{acc}[{n}][4];",
-                f"UNROLL for (int c = 0; c < {n}; c++) UNROLL for (int i = 0; i < 4; i++) a_{acc}[c][i] = "
-                f"pack_{tag}({tile}[0][2 * c + i / 2][i % 2 * 2], {tile}[0][2 * c + i / 2][i % 2 * 2 + 1]);",
-                f"{'barrier_sync(1 + warp / 4, 256); ' if self.turns else ''}wgmma_fence(); UNROLL for (int c = 0; c < {n}; c++) "
-                f"{call}(flat({acc}[0]), a_{acc}[c], {self._slice(s.b.source, '', plain)}, 1);",
+        near = self.in_memory(s.a.source)
+        call = f"wgmma_{tag}_{'s' if near else 'r'}s{'' if plain else 't'}_n{8 * s.nv}"
+        n, b = self.step * WIDTHS[tag] // CONTRACTED, self._slice(s.b.source, "", plain)
+        a = self._slice(s.a.source, " + warp / 4 * 8192", True) if near else f"a_{acc}[c]"
+        out = self.rescaled(s)
+        if not near:
+            out += [f"u32 a_{acc}[{n}][4];",
+                    f"UNROLL for (int c = 0; c < {n}; c++) {self._left(s, f'a_{acc}[c]', tag).replace('[m]', '[0]')}"]  # fmt: skip
+        if tag in BYTES:
+            kind = "int" if tag == "i8" else "float"
+            return [*out, f"{kind} part_{acc}[{s.nv}][4];",
+                    f"wgmma_fence(); UNROLL for (int c = 0; c < {n}; c++) {call}(flat(part_{acc}), {a}, {b}, c > 0);",
+                    f"wgmma_commit(); wgmma_wait<0>(); {self._each(s.nv)} {acc}[0][n][e] += part_{acc}[n][e];"]  # fmt: skip
+        return [*out, f"{'barrier_sync(1 + warp / 4, 256); ' if self.turns else ''}wgmma_fence(); "
+                f"UNROLL for (int c = 0; c < {n}; c++) {call}(flat({acc}[0]), {a}, {b}, 1);",
                 f"wgmma_commit();{'' if self.early else ' wgmma_wait<0>();'}"]  # fmt: skip

@@ -62,10 +62,9 @@ class Array:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Scratch of the compute type, row-major over `dims`. shared: one for the launch, else one a worker.
-    panel > 0: the last dimension is cut into panels of that width, each stored as [other dims][panel].
-    whole: an axis of a worker's buffer that holds all its elements, not a tile's. dtype: "i16" or "bf16" for an operand that is
-    multiplied in pairs, else the compute type; a panel is then [other dims / 2][panel][2], a last odd one beside a zero."""
+    """Scratch, row-major over `dims`. shared: one for the launch, else one a worker. panel > 0: the last dimension is cut into panels
+    of that width, each [other dims][panel]. whole: an axis of a worker's buffer that holds all its elements, not a tile's. dtype: a
+    tag, "" for the compute type; on a CPU, of operands in pairs: panels are [other dims / 2][panel][2], a last odd one beside 0."""
 
     name: str
     dims: tuple[str, ...]
@@ -82,8 +81,8 @@ class Buffer:
 
 @dataclass(frozen=True)
 class State:
-    """Storage of an accumulator in one item. row: it varies over the phase's row axis; columns: axes beyond the row side;
-    k: entries of a top-k list (0: a value); keep: the value before the tile is kept for later levels."""
+    """Storage of an accumulator in one item. row: it varies over the phase's row axis; columns: axes beyond the row side; k: entries
+    of a top-k list (0: a value); keep: the value before the tile is kept for later levels; whole: a sum of products of bytes."""
 
     name: str
     op: str
@@ -92,6 +91,7 @@ class State:
     k: int = 0
     out: str = ""
     keep: bool = False
+    whole: bool = False
 
     @property
     def indexed(self) -> bool:
@@ -158,10 +158,9 @@ class Absent:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One traversal of the tile: fold lifts, store element-wise values. guard: accumulators; a row on which all of them
-    are still at their identity adds nothing. unroll: independent vectors in flight; prefetch: how many elements ahead to fetch
-    the arrays in `fetched`. past_cache: the
-    one store goes to memory past the caches."""
+    """One traversal of the tile: fold lifts, store element-wise values. guard: accumulators; a row on which all of them are still at
+    their identity adds nothing. unroll: independent vectors in flight; prefetch: how many elements ahead to fetch the arrays in
+    `fetched`. past_cache: the one store goes to memory past the caches."""
 
     lanes: str
     folds: tuple[Fold, ...]
@@ -386,7 +385,7 @@ class Place:
     rows: group: threads that share a row; the block does threads / group points of the last grid axis at once. elems: elements
     of the stream a thread holds of a tile, `vector` of them consecutive. along: which neighbour threads walk, "stream" or "row".
     mma: fragments: blocks of 16 rows that a warp holds. stages: tiles of operands in flight. parts: groups of warps, each with its
-    own share of every tile of the stream and states of its own, combined by a `Finish` of parts."""
+    own share of every tile of the stream and states of its own, combined by a `Finish` of parts. run: neighbours a thread holds."""
 
     form: str
     warps: int
@@ -398,6 +397,7 @@ class Place:
     vector: int = 1
     along: str = "stream"
     parts: int = 1
+    run: int = 2
 
     @property
     def threads(self) -> int:
@@ -473,6 +473,7 @@ DTYPES = {
     "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
     "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "b8",
 }  # fmt: skip
+WIDTHS = {"f16": 2, "bf16": 2, "e4m3": 1, "i8": 1, "f32": 4, "tf32": 4}  # bytes of an element, of the formats that matrix instructions take
 
 
 def _text(x: Any) -> str:

@@ -1,8 +1,9 @@
 """Named device primitives in CUDA: only those that a kernel uses are pasted into it, so its source needs no #include.
 
 They live in `cuda_primitives/*.cuh`, each under a line `//@ name (least compute capability) : what it does`. Names of the form
-`wgmma_ELEMENT_FORM_nN` are made on demand: ELEMENT is bf16, f16 or e4m3; FORM is ss (both operands in shared memory), rs (the
-first in registers), sst or rst (the second operand has its columns contiguous, 16-bit elements only); N a multiple of 8 to 256.
+`wgmma_ELEMENT_FORM_nN` are made on demand: ELEMENT is bf16, f16, e4m3, i8 (sums in int) or tf32; FORM is ss (both operands in
+shared memory), rs (the first in registers), sst or rst (the second operand has its columns contiguous, 16-bit elements only); N a
+multiple of 8 to 256.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ typedef long long i64;
 """
 _FOLDER = Path(__file__).parent / "cuda_primitives"
 _HEADER = re.compile(r"^//@ (\w+)(?: \((\d+)\))? : (.+)$", re.M)
-_WGMMA = re.compile(r"wgmma_(bf16|f16|e4m3)_(ss|rs|sst|rst)_n(\d+)")
+_WGMMA = re.compile(r"wgmma_(bf16|f16|e4m3|i8|tf32)_(ss|rs|sst|rst)_n(\d+)")
 
 
 @dataclass(frozen=True)
@@ -86,20 +87,27 @@ def _collect(words: Iterable[str], order: dict[str, Primitive]) -> None:
 
 def _wgmma(element: str, form: str, n: int) -> Primitive:
     """d[64, n] (+)= a b over 32 bytes of the inner axis; `keep` false: d starts from zero."""
-    transposed, registers, wide = form.endswith("t"), form[0] == "r", element != "e4m3"
-    if n % 8 or not 8 <= n <= 256 or (transposed and not wide):
-        raise BackendError(f"there is no wgmma_{element}_{form}_n{n}: n is a multiple of 8 up to 256, and e4m3 is not transposed")
-    count, k = n // 2, 16 if wide else 32
+    transposed, registers, wide = form.endswith("t"), form[0] == "r", element in ("bf16", "f16")
+    step = 16 if element == "i8" and n > 32 else 8
+    if n % step or not 8 <= n <= 256 or (transposed and not wide):
+        raise BackendError(
+            f"there is no wgmma_{element}_{form}_n{n}: n is a multiple of 8 up to 256 (of 16 beyond 32 for i8), and only elements of "
+            "16 bits are transposed"
+        )
+    count, k = n // 2, {"bf16": 16, "f16": 16, "tf32": 8}.get(element, 32)
+    sums, kind, bits = ("s32", "int", "r") if element == "i8" else ("f32", "float", "f")
     d = ", ".join(f"%{i}" for i in range(count))
     a = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}" if registers else f"%{count}"
     b = count + (4 if registers else 1)
+    signs = "" if element == "i8" else ", 1, 1"
     majors = "" if not wide else f", {int(transposed)}" if registers else f", 0, {int(transposed)}"
-    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    outputs = ", ".join(f'"+{bits}"(d[{i}])' for i in range(count))
     inputs = ", ".join(f'"r"(a[{i}])' for i in range(4)) if registers else '"l"(a)'
+    name, tag = f"wgmma_{element}_{form}_n{n}", {"i8": "s8"}.get(element, element)
     code = (
-        f"DEV void wgmma_{element}_{form}_n{n}(float (&d)[{count}], {'const u32 (&a)[4]' if registers else 'u64 a'}, u64 b, int keep) {{\n"
+        f"DEV void {name}({kind} (&d)[{count}], {'const u32 (&a)[4]' if registers else 'u64 a'}, u64 b, int keep) {{\n"
         f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{b + 1}, 0;\\n"\n'
-        f'               "wgmma.mma_async.sync.aligned.m64n{n}k{k}.f32.{element}.{element} {{{d}}}, {a}, %{b}, p, 1, 1{majors};\\n}}"\n'
+        f'               "wgmma.mma_async.sync.aligned.m64n{n}k{k}.{sums}.{tag}.{tag} {{{d}}}, {a}, %{b}, p{signs}{majors};\\n}}"\n'
         f'               : {outputs}\n               : {inputs}, "l"(b), "r"(keep));\n}}'
     )
-    return Primitive(f"wgmma_{element}_{form}_n{n}", 90, "d[64, n] += a[64, k] b[k, n] by a warpgroup", code)
+    return Primitive(name, 90, "d[64, n] += a[64, k] b[k, n] by a warpgroup", code)

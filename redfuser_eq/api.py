@@ -70,7 +70,7 @@ def optimize(
     if threads is not None and (not isinstance(threads, int) or threads < 1):
         raise ValueError(f"optimize: threads={threads!r} is not a positive integer or None")
     chosen = resolve(rules, numerics)
-    options = Options(chosen, target, _device(device, target), verify, budget, threads, tune)
+    options = Options(chosen, target, _device(device, target), verify, budget, threads, tune, numerics)
     return Fused(f_or_expr, options)
 
 
@@ -87,6 +87,7 @@ class Options:
     budget: Budget | None
     threads: int | None
     tune: bool
+    numerics: str = "default"
 
 
 @dataclass
@@ -261,7 +262,8 @@ class Fused:
         with self._lock:
             if key not in self._plans:
                 o = self.options
-                self._plans[key] = _Planned(plan(program, o.rules, on, verify=o.verify, budget=o.budget, traced=traced), {})
+                found = plan(program, o.rules, on, verify=o.verify, budget=o.budget, traced=traced, numerics=o.numerics)
+                self._plans[key] = _Planned(found, {})
             return self._plans[key]
 
     def _target(self, lib: Library) -> str:

@@ -81,12 +81,14 @@ class Pass:
 
 @dataclass(frozen=True)
 class Cascade:
-    """A program of passes. extents: axis -> size, or None while symbolic."""
+    """A program of passes. extents: axis -> size, or None while symbolic. numerics: of `optimize`: "fast" and "strict" decide in
+    which formats matrix instructions may multiply."""
 
     sources: tuple[Source, ...]
     passes: tuple[Pass, ...]
     outputs: tuple[Output, ...]
     extents: dict[str, int | None] = field(default_factory=dict)
+    numerics: str = "default"
 
     def accumulators(self) -> tuple[Accumulator, ...]:
         return tuple(a for p in self.passes for a in p.accumulators)

@@ -10,14 +10,17 @@ rows   everything else: threads side by side along a row, states in registers (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from . import cuda_general, cuda_rows, cuda_tiles
 from .cascade import Cascade, check
 from .codegen import kernel as ir
 from .codegen.kernel_check import check as check_kernel
-from .expr import Expr
+from .cuda_prologue import prologue, whole_sums
+from .expr import Expr, Load
 from .gpu import Gpu
 from .phase import PhaseBuilder
 from .roles import compute_type
@@ -61,31 +64,67 @@ def schedule(
         if not unmapped:
             return found.kernel
         choice = found.choice
-    return CudaScheduler(cascade, dict(extents), strides, gpu, {"unmapped": unmapped, **choice}).kernel()
+    made = {"unmapped": unmapped, **choice}
+    try:
+        return CudaScheduler(cascade, dict(extents), strides, gpu, made).kernel()
+    except NotWhole:
+        return CudaScheduler(cascade, dict(extents), strides, gpu, made, whole=False).kernel()
+
+
+class NotWhole(Exception):
+    """An integer sum cannot be left to matrix instructions."""
 
 
 class CudaScheduler(Scheduler):
-    """Scheduler for a GPU."""
+    """Scheduler for a GPU. whole: integer sums may be held in 32 bits by phases on tensor cores."""
 
     marks_in_stores = False
 
-    def __init__(self, c: Cascade, extents: dict[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu, choice: dict[str, Any]):
+    def __init__(
+        self,
+        c: Cascade,
+        extents: dict[str, int],
+        strides: Mapping[Any, Sequence[int]],
+        gpu: Gpu,
+        choice: dict[str, Any],
+        whole: bool = True,
+    ):
         self.gpu = gpu
+        self.whole = whole_sums(c, extents) if whole and choice.get("form", FORMS[0]) == "mma" else frozenset()
         super().__init__(c, extents | {ir.ROW: 1}, strides, _Sizes(), choice)
 
     def _compute_type(self) -> str:
-        return compute_type(self.c, self.extents)
+        """Without the sums that are held in integers."""
+        passes = [
+            replace(p, accumulators=tuple(replace(a, dtype=np.dtype(np.float32)) if a.name in self.whole else a for a in p.accumulators))
+            for p in self.c.passes
+        ]
+        return compute_type(replace(self.c, passes=tuple(passes)), self.extents)
+
+    def written(self, e: Expr, dtype: np.dtype[Any], dims: tuple[str, ...], g: Group) -> Load:
+        """A place in memory that a group's phase fills, along its stream, and later ones read like an argument."""
+        name = f"written{len(self.outputs) - len(self.c.outputs)}"
+        array = self._array(name, dtype, dims, (*(2 for _ in dims[1:]), 1))
+        g.outputs.append((len(self.outputs), e))
+        self.outputs += (array,)
+        self.inputs += (array,)
+        sizes = (*(ir.Size(x) for x in dims[:-1]), ir.Size(dims[-1], multiple=16))
+        self.buffers.append(ir.Buffer(name, dims, sizes, shared=True, dtype=array.dtype))
+        return Load(name, dims, dtype)
 
     def kernel(self) -> ir.Kernel:
-        groups = [y for g in self.groups() for x in cuda_tiles.prologue(self, g) for y in cuda_rows.apart(self, x)]
+        arguments = self.inputs
+        groups = [y for g in self.groups() for x in prologue(self, g) for y in cuda_rows.apart(self, x)]
         self._place_outputs(groups)
+        if any(n in self.whole for g in groups for n in g.exported):
+            raise NotWhole
         phases: list[ir.Phase] = []
         for n, g in enumerate(groups):
             phases += self.builder(g, n).phases()
         phases += [self._map_phase(i, e) for i, e in self.late]
         names = tuple(a for a in self.extents if a != ir.ROW)
         kernel = ir.Kernel(
-            "redfuser_kernel", self.real, 1, names, self.inputs, self.outputs, tuple(self.buffers), tuple(phases),
+            "redfuser_kernel", self.real, 1, names, arguments, self.outputs[: len(self.c.outputs)], tuple(self.buffers), tuple(phases),
             self.flag_axes,
         )  # fmt: skip
         check_kernel(kernel)
@@ -98,6 +137,8 @@ class CudaScheduler(Scheduler):
             made = _BUILDERS[form](self, g, number)
             if made is not None:
                 return made
+            if g.names & self.whole:
+                raise NotWhole
             self.buffers = list(buffers)
         raise AssertionError("rows is a form for every group")
 

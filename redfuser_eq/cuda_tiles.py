@@ -12,17 +12,18 @@ from math import ceil, prod
 from typing import TYPE_CHECKING
 
 from . import cuda_copies
-from .cascade import Accumulator, Pass
+from .cascade import Accumulator
 from .codegen import kernel as ir
 from .codegen.kernel import ROW, SEGMENT
 from .codegen.kernel_check import expressions
-from .expr import Acc, Cast, Const, Expr, Load, Map, Prev, Reduce, nodes, transform
+from .cuda_prologue import BYTES, COLUMNS, NARROW, bare, exact, narrow, scales, separate, signless
+from .expr import Acc, Cast, Const, Expr, Load, Prev, Reduce, nodes, transform
 from .forms import Form, Question, separates
 from .masks import masked
 from .ops import MONOIDS
 from .phase import law
 from .products import ProductBuilder
-from .roles import Product, Roles, classify, factors, find_product, product, split_columns, terms
+from .roles import Product, Roles, find_product, split_columns, terms
 from .schedule import row_major
 from .tiles import up
 
@@ -31,12 +32,10 @@ if TYPE_CHECKING:
     from .gpu import Gpu
     from .schedule import Group
 
-NARROW = ("f16", "bf16")  # operands that the instructions take
-BYTES = ("e4m3", "i8")  # operands that are exact in either
-COLUMNS = 128  # of one block: their accumulators fill half of the registers
-RESIDENT = 256  # inner elements up to which the row operand stays in shared memory
-BLOCK = 64  # inner elements at a time, when it does not
+RESIDENT = 512  # bytes of inner elements up to which the row operand stays in shared memory; else 128 at a time
+LONGEST = 128  # elements of products of bytes that are summed before they are added to the state or the score
 LISTED = 8  # entries of a top-k list that fit in registers
+E4M3 = (89, 120, 121)  # compute capabilities with instructions of a warp for e4m3
 SCAN_WARPS = 8
 FEW_ROWS = 128  # rows that share a stream, up to which it is cut
 PARTS = 8  # warps of a block, where few rows share a stream: some along the rows, the others along the stream
@@ -62,7 +61,8 @@ def builder(s: CudaScheduler, g: Group, number: int) -> TileBuilder | None:
 class Tile:
     """warps x 16 x fragments rows, `depth` elements of the stream; inner: a block of the inner axis; resident: the row operand
     is staged once. columns: a block of the column axis, 0 without one. stages: tiles in flight. groups: products by warpgroups.
-    parts: groups of warps along the stream, which has `depth` elements for each of them in a tile."""
+    parts: groups of warps along the stream, which has `depth` elements for each of them in a tile. score, column: bytes of an element
+    of the operands of the product inside the elements, and of the one with columns."""
 
     warps: int
     fragments: int
@@ -72,6 +72,8 @@ class Tile:
     columns: int
     stages: int
     groups: bool = False
+    score: int = 2
+    column: int = 2
     parts: int = 1
 
     @property
@@ -85,122 +87,44 @@ class Tile:
 
     def bytes(self, product: bool) -> tuple[int, int]:
         """Shared memory of what stays, and of one stage."""
-        stays = self.rows * panel(self.inner) if self.resident and product else 0
-        each = self.span * ((panel(self.inner) if product else 0) + panel(self.columns))
-        return stays, each + (0 if stays else self.rows * panel(self.inner if product else self.span))
+        along = panel(self.inner, self.score) if product else panel(self.span)
+        stays = self.rows * along if self.resident and product else 0
+        right = self.columns * panel(self.span, 1) if self.column == 1 else self.span * panel(self.columns, self.column)
+        return stays, right + (self.span * along if product else 0) + (0 if stays else self.rows * along)
 
 
-def prologue(s: CudaScheduler, g: Group) -> list[Group]:
-    """The group, or where the rebase of a product with columns is more than a row factor, its parameters as a group before it.
-
-    The product then multiplies by the final parameters, and needs no rebase: its rows are read twice, its columns once."""
-    if s.choice.get("form", "mma") != "mma":
-        return [g]
-    if len(g.passes) == 2 and not any(g.roles[0].columns.values()) and _many_columns(s, g.roles[1]):
-        return [type(g)([p], [r]) for p, r in zip(g.passes, g.roles, strict=True)]
-    if len(g.passes) != 1:
-        return [g]
-    (p,), (r,) = g.passes, g.roles
-    rows, columns = set(r.rows), [a for a in p.accumulators if r.columns[a.name]]
-    products = [a for a in columns if rows & set(a.axes)]
-    done = {e.name for o in s.c.outputs for e in nodes(o.expr) if isinstance(e, Acc)}
-    alone = [a for a in columns if a not in products and a.name in done]
-    params = [a for a in p.accumulators if a not in columns]
-    if not products or not params or not all(_product_of_narrow(s, a, r) for a in products):
-        return [g]
-    if all(a.rebase is None or _scales(a.name, a.rebase, set(r.columns[a.name])) for a in columns) and not alone:
-        return [g]
-    if any(a.rebase is not None for a in alone):
-        return [g]
-    own = [Pass(p.axis, tuple(replace(a, rebase=None) for a in x)) for x in ([a] for a in alone)]
-    passes = [Pass(p.axis, tuple(params)), *own, Pass(p.axis, tuple(replace(a, rebase=None) for a in products))]
-    return [type(g)([x], [classify(x)]) for x in passes]
-
-
-def _many_columns(s: CudaScheduler, r: Roles) -> bool:
-    """Several blocks of columns would each compute the parameters again."""
-    return any(s.extents[c] > COLUMNS for cs in r.columns.values() for c in cs)
-
-
-def _product_of_narrow(s: CudaScheduler, a: Accumulator, r: Roles) -> bool:
-    w, v = split_columns(a.lift, r.columns[a.name])
-    array = next((x for x in s.inputs if isinstance(v, Load) and x.name == v.source), None)
-    return a.op == "sum" and w is not None and array is not None and array.dtype in NARROW and r.stream in array.dims
-
-
-def _scales(name: str, e: Expr, cols: set[str]) -> bool:
-    """The rebase of an accumulator with columns is a row factor of its own previous value."""
-    ts = [_factors(t) for t in terms(e)]
-    own = [f for f in ts[0] if isinstance(f, Prev) and f.name == name]
-    return len(ts) == 1 and len(own) == 1 and not any(f.axes & cols for f in ts[0] if f is not own[0])
-
-
-def _factors(e: Expr) -> list[Expr]:
-    """The factors of a term, its sign left out."""
-    return _factors(e.args[0]) if isinstance(e, Map) and e.op == "neg" else factors(e)
-
-
-def separate(lift: Expr, stream: str, row: str) -> Expr:
-    """Move factors without the inner axis out of a product, and exact widenings off its operands.
-
-    sum_e (a * q[i,e]) * k[j,e] -> a * sum_e q[i,e] * k[j,e]"""
-    p = find_product([lift], stream, row)
-    if p is None:
-        return lift
-    fs = [_widened(f) for f in factors(p.node.body)]
-    inside = product(f for f in fs if p.inner in f.axes)
-    outside = product(f for f in fs if p.inner not in f.axes)
-    assert inside is not None
-    node: Expr = Reduce("sum", p.inner, inside, dtype=p.node.dtype)
-    new = node if outside is None else Map("mul", (outside, node), p.node.dtype)
-    return transform(lift, lambda e: new if e is p.node else None) if new is not p.node else lift
-
-
-def bare(lift: Expr, columns: tuple[str, ...]) -> Expr:
-    """Take an exact widening off the factor with columns, where the other factor is as exact."""
-    w, v = split_columns(lift, columns) if columns else (None, None)
-    load = v.args[0] if isinstance(v, Cast) else None
-    if w is None or not isinstance(load, Load) or not exact(load) or not exact(w):
-        return lift
-    return Map("mul", (w, load), lift.dtype)
-
-
-def exact(e: Expr) -> str:
-    """The tag of the dtype of 8 or 16 bits that e's values have, though they may have been widened, or ""."""
-    if isinstance(e, Cast) and e.dtype.kind == "f" and e.dtype.itemsize >= 4:
-        return exact(e.args[0])
-    tag = ir.DTYPES.get(e.dtype.name, "")
-    return tag if isinstance(e, (Cast, Load)) and tag in (*NARROW, *BYTES) else ""
-
-
-def _widened(e: Expr) -> Expr:
-    wide = isinstance(e, Cast) and isinstance(e.args[0], Load) and e.dtype.kind == "f" and e.dtype.itemsize > e.args[0].dtype.itemsize
-    return e.args[0] if wide else e
-
-
-def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool, one: bool) -> Tile:
-    """Sizes, from extents and the registers and shared memory of a block. groups: warpgroups may do the products. one: the stream
-    is gone through once, so that its tiles can be shared among warps."""
+def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool, one: bool, scored: str, format_: str) -> Tile:
+    """Sizes, from extents and the registers and shared memory of a block. groups: warpgroups do the products. one: the stream is
+    gone through once, so that its tiles can be shared among warps. scored: the format in which the product inside the elements is
+    multiplied. format_: that of the products with columns."""
+    score, column = ir.WIDTHS.get(scored, 2), ir.WIDTHS.get(format_, 2)
     n_row, n_inner = q.extents[row], q.extents[p.inner] if p else 0
     lists, few = any(a.k for a in q.accs.values()), len(q.accs) <= 2
-    groups = groups and n_row > 16 and "rows" not in q.choice
     most = 2 * COLUMNS if groups and p is not None else COLUMNS
+    step = 32 if column == 1 else 16
     cols = max((up(min(q.extents[c], most), 16) for cs in q.columns.values() for c in cs), default=0)
     if groups:
         warps, fragments = 8 if n_row > 64 else 4, 1
         depth = 64 if cols > COLUMNS else 128 if cols or lists or not few else 256
+        if scored == "i8" or (scored == "e4m3" and n_inner > LONGEST):  # sums beside the tile
+            depth = min(depth, 64 if cols else 128)
     else:
         warps = min(8 if p is None or (not cols and n_row >= 1024) else 4, max(1, ceil(n_row / 16)))
         fragments = 2 if n_row > 16 * warps and not lists and p is not None else 1
         depth = 64 if cols or lists or not few else 128
+        if column == 1:  # the sum of a tile is added to the state: long tiles
+            warps, fragments, depth = min(8, max(1, ceil(n_row / 16))), 1, 128
+        if 4 in (score, column) and cols:
+            fragments, depth = 1, 32
         while cols and fragments * (cols + depth) > HELD and depth > 32:
             depth //= 2
     if "rows" in q.choice:
         warps, fragments = max(1, min(4, int(q.choice["rows"]) // 16)), 1
-    depth = min(up(int(q.choice.get("depth", depth)), 16), up(q.extents[q.stream], 16))
-    resident = n_inner <= RESIDENT
-    tile = Tile(warps, fragments, depth, up(n_inner, 16) if resident else BLOCK, resident, cols, 2, groups)
-    if one and not groups and "rows" not in q.choice and n_row <= min(tile.rows, PART_ROWS):
+    depth = min(up(int(q.choice.get("depth", depth)), step), up(q.extents[q.stream], step))
+    depth = min(depth, LONGEST) if column == 1 else depth
+    resident = n_inner * score <= RESIDENT
+    tile = Tile(warps, fragments, depth, up(n_inner, 32 // score) if resident else 128 // score, resident, cols, 2, groups, score, column)
+    if one and not groups and score == column == 2 and "rows" not in q.choice and n_row <= min(tile.rows, PART_ROWS):
         tile = along_stream(q, p, tile, gpu)
     stays, each = tile.bytes(p is not None)
     room = gpu.shared_limit - 1024 if groups or tile.parts > 1 else gpu.shared_limit // 2
@@ -222,9 +146,9 @@ def along_stream(q: Question, p: Product | None, tile: Tile, gpu: Gpu) -> Tile:
     return tile
 
 
-def panel(columns: int) -> int:
-    """Bytes of a staged row of 16-bit elements: whole 128-byte panels."""
-    return up(columns, 64) * 2
+def panel(columns: int, width: int = 2) -> int:
+    """Bytes of a staged row of elements: whole 128-byte panels."""
+    return up(columns * width, 128)
 
 
 class TileBuilder(ProductBuilder):
@@ -249,7 +173,12 @@ class TileBuilder(ProductBuilder):
             self._refuse(q, p, row)
             self.lifts = lifts
             self.outputs = [(i, separate(e, q.stream, known)) for i, e in self.outputs]
-            self.shape = tile_of(q, p, row, self.s.gpu, self._by_groups(p, row), self._once())
+            groups = self._by_groups(q, p, row) and q.extents[row] > 16 and "rows" not in q.choice
+            self.scored, self.bytes = self._score_format(p, groups) if p else "", self._bytes(q, p, groups)
+            self.whole = self.g.names & self.s.whole
+            if self.whole and self.bytes != "i8":
+                raise NoForm
+            self.shape = tile_of(q, p, row, self.s.gpu, groups, self._once(), self.scored, self.bytes or self._widest(q))
             t = self.shape
             return Form("mma", row, "stream", t.rows, t.depth, t.rows, p, t.fragments, t.depth // 8)
         raise NoForm
@@ -258,11 +187,12 @@ class TileBuilder(ProductBuilder):
         """There is one loop over the stream."""
         return len(self.g.roles) == 1 and not any(self.g.passes[0].axis in self.s.outputs[i].dims for i, _ in self.outputs)
 
-    def _by_groups(self, p: Product | None, row: str) -> bool:
+    def _by_groups(self, q: Question, p: Product | None, row: str) -> bool:
         """Whether warpgroup instructions can do the products: their left operand lies along the inner axis, and the ring of
         stages serves one loop."""
         along = p is None or self._contiguous(p.row, p.inner, row) == p.inner
-        return self.s.gpu.capability == 90 and self._once() and along and self.s.choice.get("groups", True)
+        tf32 = self._widest(q) or (p is not None and self._tag(p.row) == "f32")
+        return self.s.gpu.capability == 90 and self._once() and along and not tf32 and self.s.choice.get("groups", True)
 
     def _refuse(self, q: Question, p: Product | None, row: str) -> None:
         """Raises NoForm where a statement of the phase would have no tensor-core form."""
@@ -270,9 +200,7 @@ class TileBuilder(ProductBuilder):
         sizes = {row, q.stream, *cols, *((p.inner,) if p else ())}
         if any(q.extents[a] < 1 for a in sizes):
             raise NoForm
-        if self.s.real != "float" or (p is not None and (p.node.axes & cols or not self._narrow(p.row) or not self._narrow(p.stream))):
-            raise NoForm
-        if p is not None and (p.row.dtype != p.stream.dtype or len(cols) > 1):
+        if self.s.real != "float" or (p is not None and (p.node.axes & cols or not self._score_format(p) or len(cols) > 1)):
             raise NoForm
         for a in q.accs.values():
             listed = MONOIDS[a.op].state == "top"
@@ -286,7 +214,7 @@ class TileBuilder(ProductBuilder):
             if isinstance(e, Load) and e.dtype.name == "float8_e5m2":
                 raise NoForm
         for name, e in self.rebases.items():
-            if q.columns[name] and not _scales(name, e, cols):
+            if q.columns[name] and not scales(name, e, cols):
                 raise NoForm
         for i, _ in self.outputs:
             beyond = set(self.s.outputs[i].dims) - set(self.rows) - {q.stream}
@@ -294,9 +222,53 @@ class TileBuilder(ProductBuilder):
             if not (beyond <= cols or beyond <= lists) or (q.stream in self.s.outputs[i].dims and beyond):
                 raise NoForm
 
-    def _narrow(self, e: Expr) -> bool:
+    def _tag(self, e: Expr) -> str:
+        """The dtype tag of an array that is read as it is, or ""."""
         array = next((a for a in self.s.inputs if isinstance(e, Load) and a.name == e.source), None)
-        return array is not None and array.dtype in NARROW
+        return array.dtype if array is not None else ""
+
+    def _narrow(self, e: Expr) -> bool:
+        return self._tag(e) in NARROW
+
+    def _score_format(self, p: Product, groups: bool = False) -> str:
+        """The format in which the operands of the product inside the elements are multiplied, or "": their own, or of 16 bits
+        where one has 8."""
+        a, b = self._tag(p.row), self._tag(p.stream)
+        if a == b == "f32" and "f32" in narrow(self.s):
+            return "tf32"
+        if not {a, b} <= {*NARROW, *BYTES} or (a != b and a in NARROW and b in NARROW):
+            return ""
+        if a in BYTES and b in BYTES:
+            return a if a == b and self._runs(p.row, p.inner) and self._runs(p.stream, p.inner) and self._has(a, groups) else "bf16"
+        return a if a in NARROW else b
+
+    def _runs(self, e: Expr, axis: str) -> bool:
+        """An array's elements are contiguous along an axis."""
+        array = next((a for a in self.s.inputs if isinstance(e, Load) and a.name == e.source), None)
+        return array is not None and isinstance(e, Load) and array.strides[e.dims.index(axis)] == 1
+
+    def _has(self, tag: str, groups: bool) -> bool:
+        """Whether products are to use the matrix instructions of a format of 8 bits. Those of e4m3 keep few bits of their
+        sums. Where only warpgroups have them, ptxas makes float16 ones of a warp's, behind conversions."""
+        if tag == "e4m3":
+            return (groups or self.s.gpu.capability in E4M3) and self.s.c.numerics != "strict"
+        return True
+
+    def _bytes(self, q: Question, p: Product | None, groups: bool) -> str:
+        """The format of 8 bits in which all the products with columns are multiplied, or "". A thread holds other elements of the
+        tile then than a product inside the elements leaves it."""
+        kinds = set()
+        for a in q.accs.values():
+            w, v = split_columns(q.lifts[a.name], q.columns[a.name]) if q.columns[a.name] else (None, None)
+            if w is not None and v is not None:
+                tag = self._tag(v)
+                kinds.add(tag if tag in BYTES and tag == exact(w) and self._runs(v, q.stream) and self._has(tag, groups) else "")
+        return kinds.pop() if p is None and len(kinds) == 1 else ""
+
+    def _widest(self, q: Question) -> str:
+        """tf32 where some product with columns is of float32 arrays, or ""."""
+        split = [split_columns(q.lifts[n], cs) for n, cs in q.columns.items() if cs]
+        return "tf32" if any(v is not None and self._tag(v) == "f32" for _, v in split) else ""
 
     def _multiplies(self, q: Question, a: Accumulator, row: str) -> bool:
         """The accumulator is a product that tensor cores do exactly as the program says, but for the order of its sum: the
@@ -307,12 +279,22 @@ class TileBuilder(ProductBuilder):
         return w is not None and v is not None and bool(self._format(w, v))
 
     def _format(self, w: Expr, v: Expr) -> str:
-        """The 16-bit format in which w * v is multiplied, or ""."""
+        """The format of 16 bits, or tf32, in which w * v is multiplied, or ""."""
         array = next((a for a in self.s.inputs if isinstance(v, Load) and a.name == v.source), None)
-        if array is None or array.dtype in NARROW:
-            return array.dtype if array else ""
+        if array is None or array.dtype in narrow(self.s):
+            return {"f32": "tf32"}.get(array.dtype, array.dtype) if array else ""
         kind = exact(w)
         return {"e4m3": "bf16", "i8": "bf16", "bf16": "bf16", "f16": "f16"}.get(kind, "") if array.dtype in BYTES else ""
+
+    def _weight_tile(self, a: Accumulator, w: Expr) -> Load:
+        """A left operand that is an array of bytes is read through shared memory as it is."""
+        load = w
+        while isinstance(load, Cast) and load.dtype.kind == "f":
+            load = load.args[0]
+        along = self.bytes or self.shape.groups
+        if isinstance(load, Load) and self._tag(load) in BYTES and exact(w) and (not along or self._runs(load, self.stream)):
+            return load
+        return super()._weight_tile(a, w)
 
     def _materialise(self) -> None:
         super()._materialise()
@@ -328,10 +310,10 @@ class TileBuilder(ProductBuilder):
         return (self.row, self.stream)
 
     # ---- operands
-    def stage(self, e: Expr, a: str, b: str, sizes: dict[str, int], inner: str = "", dtype: str = "") -> ir.Operand:
-        """A tile of an operand over two axes, the contiguous one last."""
+    def stage(self, e: Expr, a: str, b: str, sizes: dict[str, int], inner: str = "", dtype: str = "", along: str = "") -> ir.Operand:
+        """A tile of an operand over two axes, the contiguous one (or `along`) last."""
         assert isinstance(e, Load)
-        last = self._contiguous(e, b, a)
+        last = along or self._contiguous(e, b, a)
         first = a if last == b else b
         key = (e, first)
         if key not in self.staged:
@@ -345,7 +327,7 @@ class TileBuilder(ProductBuilder):
         """The copy engine can bring the tile."""
         s = self.s
         array = next((a for a in s.inputs if a.name == e.source), None)
-        if array is None or e.source in s.choice.get("unmapped", ()) or dtype not in ("", array.dtype):
+        if array is None or s.is_buffer(e.source) or e.source in s.choice.get("unmapped", ()) or dtype not in ("", array.dtype):
             return False
         return cuda_copies.mapped(array, e.dims, first, sizes, s.extents, s.strides.get(e.source, row_major(e.dims, s.extents)))
 
@@ -353,8 +335,10 @@ class TileBuilder(ProductBuilder):
         f, t, p = self.form, self.shape, self.form.product
         assert p is not None
         inner = "" if t.resident else p.inner
-        a = self.stage(p.row, self.row, p.inner, {self.row: f.rows, p.inner: t.inner}, inner)
-        b = self.stage(p.stream, self.stream, p.inner, {self.stream: t.span, p.inner: t.inner}, inner)
+        tag = self.scored
+        along = p.inner if ir.WIDTHS[tag] != 2 else ""
+        a = self.stage(p.row, self.row, p.inner, {self.row: f.rows, p.inner: t.inner}, inner, tag, along)
+        b = self.stage(p.stream, self.stream, p.inner, {self.stream: t.span, p.inner: t.inner}, inner, tag, along)
         return a, b
 
     # ---- statements
@@ -382,8 +366,15 @@ class TileBuilder(ProductBuilder):
         _, v = split_columns(self.lifts[a.name], self.columns[a.name])
         assert v is not None
         old = self.stored[a.name][1] if a.name in self.stored else w
-        b = self.stage(v, self.stream, d, {self.stream: self.shape.span, d: self.shape.columns}, dtype=self._format(old, v))
-        return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, f.mr, self.shape.columns // 8, f.depth,
+        along = self.stream if self.bytes else ""
+        sizes = {self.stream: self.shape.span, d: self.shape.columns}
+        tag = self.bytes or self._format(old, v)
+        b = self.stage(v, self.stream, d, sizes, dtype=tag, along=along)
+        left = ir.Operand(w.source, w.dims)
+        if self._tag(w):
+            along = self.stream if self.bytes or self.shape.groups else ""
+            left = self.stage(w, self.row, self.stream, {self.row: f.rows, self.stream: self.shape.span}, dtype=tag, along=along)
+        return [ir.Contract(a.name, left, b, self.row, d, self.stream, f.mr, self.shape.columns // 8, f.depth,
                             "state", factor)]  # fmt: skip
 
     def riders(self, cols: list[Accumulator]) -> dict[str, tuple[str, ...]]:
@@ -395,7 +386,7 @@ class TileBuilder(ProductBuilder):
         How many rows share a stream counts as few or many: with many, and columns, their tiles are blocks enough. A segment of few
         reads at least twice the bytes of its states."""
         s, t = self.s, self.shape
-        if len(self.g.roles) > 1 or self.along:
+        if len(self.g.roles) > 1 or self.along or self.whole:
             return 0
         n, columns = s.extents[self.stream], self._column_axes()
         few = s.extents[self.row] <= FEW_ROWS
@@ -407,6 +398,9 @@ class TileBuilder(ProductBuilder):
         least, most = (max(4 * t.depth, 2 * t.span, state), SEGMENTS) if few else (16 * t.depth, 16)
         length = up(int(s.choice.get("segment", max(least, ceil(n / most)))), t.span)
         return length if 0 < length < n else 0
+
+    def states(self, keep: bool = True) -> tuple[ir.State, ...]:
+        return tuple(replace(x, whole=True) if x.name in self.whole else x for x in super().states(keep))
 
     def _column_axes(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(c for cs in self.columns.values() for c in cs))
@@ -430,7 +424,9 @@ class TileBuilder(ProductBuilder):
         grid = (*batch, *segment, *columns, ir.Grid(self.row, self.form.rows))
         t = self.shape
         copying = cuda_copies.producers(self.staged.values(), t.warps) if t.groups else 0
-        place = ir.Place("wgmma" if t.groups else "mma", t.warps * t.parts + copying, t.fragments, t.stages, copying, parts=t.parts)
+        copying = cuda_copies.producers(self.staged.values(), t.warps) if t.groups else 0
+        place = ir.Place("wgmma" if t.groups else "mma", t.warps * t.parts + copying, t.fragments, t.stages, copying, parts=t.parts,
+                         run=4 if self.bytes else 2)  # fmt: skip
         uneven = any(isinstance(x, ir.Skip) for x in ir.statements(tuple(body)))
         parts = self._parts() if self.segment else ()
         body += [ir.Partial(parts)] if self.segment else self.results()
@@ -467,7 +463,7 @@ class TileBuilder(ProductBuilder):
 
     def _is_linear(self, name: str, split: set[str]) -> bool:
         for t in terms(self.rebases[name]):
-            old = [f for f in _factors(t) if isinstance(f, Prev) and f.name in split]
+            old = [f for f in signless(t) if isinstance(f, Prev) and f.name in split]
             if len(old) != 1 or sum(isinstance(e, Prev) and e.name in split for e in nodes(t)) != 1:
                 return False
         return self.accs[name].op == "sum"

@@ -34,7 +34,7 @@ TENSOR = ("mma", "wgmma")  # forms of `Place` that use tensor cores
 SYNC = 0.62  # of what warpgroups reach, one warp's instructions do on a GPU that has both (Luo et al., "Dissecting the NVIDIA Hopper
 # architecture through microbenchmarking and multiple level analysis", 2025)
 SAMPLES = 32  # tiles of an axis that are looked at for a mask's share
-_SIZES = {"f64": 8, "i64": 8, "u64": 8, "f32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "i16": 2, "u16": 2}
+_SIZES = {"f64": 8, "i64": 8, "u64": 8, "f32": 4, "tf32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "i16": 2, "u16": 2}
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,10 @@ class _Count:
         if ir.SEGMENT in steps and phase.stream:
             self.own[phase.stream] = min(steps[ir.SEGMENT], extents[phase.stream])
         self.tags = {a.name: a.dtype for a in (*kernel.inputs, *kernel.outputs)}
-        self.tags |= {b.name: kernel.real for b in kernel.buffers}
+        self.tags |= {b.name: b.dtype or kernel.real for b in kernel.buffers}
         self.far = {a.name for a in (*kernel.inputs, *kernel.outputs)} | {b.name for b in kernel.buffers if b.shared}
         self.origin = {s.dst: s.source.source for s in ir.statements(phase.body) if isinstance(s, ir.Stage)}
+        self.staged = {s.dst: s.dtype or self.tags.get(s.source.source, "") for s in ir.statements(phase.body) if isinstance(s, ir.Stage)}
         self.totals = _Totals()
 
     def prediction(self, launch: Launch | None) -> Prediction:
@@ -186,7 +187,7 @@ class _Count:
             used = any(b.name in _names(s) for s in ir.statements(self.phase.body))
             if b.shared or not used or (self.place.form in TENSOR and b.name not in self.origin):
                 continue
-            width = _size(self.tags[self.origin[b.name]]) if self.place.form in TENSOR and b.name in self.origin else self._real
+            width = _size(self.staged[b.name]) if self.place.form in TENSOR and b.name in self.origin else self._real
             stages = self.place.stages if b.name in self.origin else 1
             total += stages * width * math.prod(self._length(s) for s in b.sizes)
         return min(total, self.gpu.shared_limit)
@@ -273,10 +274,8 @@ class _Count:
         block = {"mma": 16, "wgmma": 64}.get(self.place.form, 1)
         padded = -(-rows // block) * block
         n = share * padded * self._points({s.j, s.c})
-        tag = next(
-            (self.tags[self.origin.get(o.source, o.source)] for o in (s.b, s.a) if self.origin.get(o.source, o.source) in self.tags), ""
-        )
         if mma:
+            tag = next((self.staged[o.source] for o in (s.b, s.a) if o.source in self.staged), "")
             tag = tag if tag in self.gpu.tensor else "tf32"
             self.totals.tensor[tag] = self.totals.tensor.get(tag, 0.0) + 2 * n
             self.totals.staged += share * self._staged(s, padded, block)

@@ -40,13 +40,22 @@ class Plan:
     device: Device
 
 
-def plan(program: Program, rules: RuleSet, device: Device, *, verify: bool | str, budget: Budget | None, traced: float = 0.0) -> Plan:
+def plan(
+    program: Program,
+    rules: RuleSet,
+    device: Device,
+    *,
+    verify: bool | str,
+    budget: Budget | None,
+    traced: float = 0.0,
+    numerics: str = "default",
+) -> Plan:
     """Optimize one program.
 
     verify: True checks the result and falls back to the unfused program with a warning, "raise" (or the
     environment's REDFUSER_VERIFY=raise) raises UnsoundRewrite instead, False trusts the rules."""
     check(program)
-    plain = unfused(program)
+    plain = replace(unfused(program), numerics=numerics)
     seconds = {"trace": traced}
     clock = time.perf_counter()
     encoded = encode(program)
@@ -65,6 +74,7 @@ def plan(program: Program, rules: RuleSet, device: Device, *, verify: bool | str
             warnings.warn(message, UnsoundRewriteWarning, stacklevel=4)
             chosen, reason = plain, message
     seconds["validate"] = time.perf_counter() - clock
+    chosen = plain if chosen is plain else replace(chosen, numerics=numerics)
     report = _report(program, chosen, plain, result, rules, device, seconds, reason, refused)
     return Plan(program, chosen, plain, report, rules, device)
 

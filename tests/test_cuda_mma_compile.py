@@ -5,8 +5,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import cascades
 import emulator
 import pytest
 
@@ -17,11 +20,13 @@ from redfuser_eq.gpu import GPUS
 if emulator.unavailable():
     pytest.skip(emulator.unavailable(), allow_module_level=True)
 from emulator.report import KernelReport, compile_report, disassembler
-from test_cuda_mma import BF16, workload
+from test_cuda_bytes import I8, in_bytes
+from test_cuda_mma import BF16, E4M3, quantised, workload
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda_mma_compile.json"
 SLACK = 8  # registers
 COUNTED = ("HMMA", "HGMMA", "LDSM", "LDGSTS", "UTMALDG")
+OF_BYTES = ("QMMA", "QGMMA", "IMMA", "IGMMA")  # in the table where there are any
 HEADS = {"b": 4, "h": 16, "i": 4096, "j": 4096}
 CASES: dict[str, tuple[str, dict[str, int]]] = {
     "attention 64": ("attention", HEADS | {"e": 64, "d": 64}),
@@ -41,19 +46,37 @@ CASES: dict[str, tuple[str, dict[str, int]]] = {
     "k-means": ("kmeans", {"i": 100000, "f": 128, "j": 1024}),
     "routing": ("routing", {"i": 16384, "h": 2048, "j": 128, "t": 4}),
 }
-QUICK = ("attention 128", "linear logsumexp")
+LINEAR, SCORES = {"r": 4096, "k": 4096, "n": 4096}, {"r": 4096, "v": 50257, "h": 4096}
+BYTES: dict[str, tuple[Callable[[], cascades.Workload], dict[str, int]]] = {
+    "e4m3 linear": (lambda: quantised(E4M3, BF16, 448.0), LINEAR),
+    "e4m3 linear of few columns": (lambda: quantised(E4M3, BF16, 448.0), LINEAR | {"n": 128}),
+    "int8 linear": (lambda: quantised(I8, BF16, 127.0), LINEAR),
+    "int8 linear of few columns": (lambda: quantised(I8, BF16, 127.0), LINEAR | {"n": 128}),
+    "e4m3 scores": (lambda: in_bytes(cascades.linear_logsumexp(), {"x": E4M3, "w": E4M3}), SCORES),
+    "e4m3 scores of a short axis": (lambda: in_bytes(cascades.linear_logsumexp(), {"x": E4M3, "w": E4M3}), SCORES | {"h": 128}),
+    "int8 scores": (lambda: in_bytes(cascades.linear_logsumexp(), {"x": I8, "w": I8}), SCORES),
+}  # weights with the contracted axis contiguous
+QUICK = ("attention 128", "linear logsumexp", "e4m3 linear")
 
 
 def row(report: KernelReport, shared: int) -> dict[str, int]:
     counts = {n: report.count(n) for n in COUNTED} if disassembler() else {}
+    counts |= {n: report.count(n) for n in OF_BYTES if counts and report.count(n)}
     return {"registers": report.registers, "shared": report.shared + shared} | counts
 
 
 @pytest.mark.parametrize("gpu", [pytest.param("a100", marks=pytest.mark.slow), "h200", pytest.param("b200", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in CASES])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in (*CASES, *BYTES)])
 def test_the_table(name: str, gpu: str, update_golden: bool) -> None:
-    (kind, extents), device = CASES[name], GPUS[gpu]
-    program = emit(schedule(workload(kind, BF16, BF16).cascade, extents, {}, device), device)
+    device, strides = GPUS[gpu], dict[Any, Any]()
+    if name in CASES:
+        kind, extents = CASES[name]
+        w = workload(kind, BF16, BF16)
+    else:
+        make, extents = BYTES[name]
+        w = make()
+        strides |= {"w": (1, extents["k"])} if "k" in extents else {}
+    program = emit(schedule(w.cascade, extents, strides, device), device)
     reports = compile_report(program.text, device.arch)
     found = {}
     for launch in program.launches:
@@ -71,4 +94,5 @@ def test_the_table(name: str, gpu: str, update_golden: bool) -> None:
     assert sorted(known) == sorted(found), "other kernels than in the table; run pytest --update-golden and read the difference"
     for n, new in found.items():
         assert new["registers"] <= known[n]["registers"] + SLACK, (n, new, known[n])
-        assert all(new[c] == known[n][c] for c in ("shared", *COUNTED) if c in new), (n, new, known[n])
+        counted = ("shared", *COUNTED, *OF_BYTES) if "LDSM" in new else ("shared",)
+        assert all(new.get(c) == known[n].get(c) for c in counted), (n, new, known[n])

@@ -207,6 +207,17 @@ template <int N> DEV void spill_f16(u16 *p, const float *s) {
   UNROLL for (int i = 0; i < N; i += 8) store128(p + i, gather_f16(s + i));
 }
 
+//@ spill_e4m3 : N floats to consecutive elements at a multiple of four bytes, NaN beyond the range.
+template <int N> DEV void spill_e4m3(u8 *p, const float *s) {
+  UNROLL for (int i = 0; i < N; i += 4)
+    *(u32 *)(p + i) = pack_e4m3(in_e4m3(s[i]), in_e4m3(s[i + 1]), in_e4m3(s[i + 2]), in_e4m3(s[i + 3]));
+}
+
+//@ spill_i8 : N floats that are numbers of eight bits to consecutive elements at a multiple of four bytes.
+template <int N> DEV void spill_i8(signed char *p, const float *s) {
+  UNROLL for (int i = 0; i < N; i += 4) *(u32 *)(p + i) = pack_i8(s[i], s[i + 1], s[i + 2], s[i + 3]);
+}
+
 //@ spill_f64 : N doubles to consecutive elements at a multiple of 16 bytes.
 template <int N> DEV void spill_f64(double *p, const double *s) {
   UNROLL for (int i = 0; i < N; i += 2) *(double2 *)(p + i) = make_double2(s[i], s[i + 1]);

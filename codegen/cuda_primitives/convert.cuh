@@ -76,6 +76,14 @@ DEV u32 pack_e4m3(float a, float b, float c, float d) {
 #endif
 }
 
+//@ pack_i8 : four floats that are numbers of eight bits as signed bytes in one register, the first in the low byte.
+DEV u32 pack_i8(float a, float b, float c, float d) {
+  return ((int)a & 0xff) | ((int)b & 0xff) << 8 | ((int)c & 0xff) << 16 | (u32)(int)d << 24;
+}
+
+//@ in_e4m3 : the number, or NaN beyond the range of e4m3.
+DEV float in_e4m3(float x) { return fabsf(x) <= 464.0f ? x : NOT_A_NUMBER; }
+
 //@ from_e5m2 : float8 e5m2 bits to float: the high half of a float16.
 DEV float from_e5m2(u8 x) { return from_f16((u16)(x << 8)); }
 

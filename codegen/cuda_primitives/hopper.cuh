@@ -77,4 +77,4 @@ DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "m
 template <int N> DEV void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
 
 //@ flat (90) : a fragment's blocks of eight columns as one array of registers.
-template <int N> DEV float (&flat(float (&x)[N][4]))[N * 4] { return reinterpret_cast<float (&)[N * 4]>(x); }
+template <class T, int N> DEV T (&flat(T (&x)[N][4]))[N * 4] { return reinterpret_cast<T (&)[N * 4]>(x); }

@@ -32,19 +32,17 @@ DEV void stage_async(u32 tile, const void *from, i64 row_bytes, int rows, int by
   }
 }
 
-//@ stage_plain : the same by plain loads of 16-bit elements, for any alignment and strides (in elements).
-template <int THREADS, int ROWS, int CHUNKS>
-DEV void stage_plain(u32 tile, const u16 *from, i64 row_stride, i64 col_stride, int rows, int cols, int thread = threadIdx.x) {
+//@ stage_plain : the same by plain loads of elements of 1, 2 or 4 bytes, for any alignment and strides (in elements).
+template <int THREADS, int ROWS, int CHUNKS, class E>
+DEV void stage_plain(u32 tile, const E *from, i64 row_stride, i64 col_stride, int rows, int cols, int thread = threadIdx.x) {
+  constexpr int N = 4 / sizeof(E);  // elements of a register
   for (int i = thread; i < ROWS * CHUNKS; i += THREADS) {
-    const int r = i / CHUNKS, c = i % CHUNKS * 8;
-    u32 w[4];
-    UNROLL for (int e = 0; e < 4; e++) {
-      const u32 low = r < rows && c + 2 * e < cols ? from[r * row_stride + (c + 2 * e) * col_stride] : 0;
-      const u32 high = r < rows && c + 2 * e + 1 < cols ? from[r * row_stride + (c + 2 * e + 1) * col_stride] : 0;
-      w[e] = low | high << 16;
-    }
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(cell(tile, ROWS, r, c / 8)), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
-                 : "memory");
+    const int r = i / CHUNKS, c = i % CHUNKS * 4 * N;
+    u32 w[4] = {};
+    UNROLL for (int e = 0; e < 4 * N; e++)
+      if (r < rows && c + e < cols) w[e / N] |= (u32)from[r * row_stride + (c + e) * col_stride] << e % N * (32 / N);
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(cell(tile, ROWS, r, i % CHUNKS)), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+                 "r"(w[3]) : "memory");
   }
 }
 
@@ -90,11 +88,35 @@ DEV void mma_bf16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { MMA("m16n8
 //@ mma_f16 : d[16, 8] += a[16, 16] b[16, 8], float16 operands.
 DEV void mma_f16(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { MMA("m16n8k16", "f16") }
 
+//@ shared_pairs : four elements of 16 bits from shared memory, at a multiple of 8 bytes.
+DEV void shared_pairs(u32 (&r)[2], u32 p) { asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(p) : "memory"); }
+
+//@ shared_word : an element of 32 bits from shared memory.
+DEV u32 shared_word(u32 p) {
+  u32 r;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(r) : "r"(p) : "memory");
+  return r;
+}
+
+//@ shared_one : an element of 16 bits from shared memory.
+DEV u16 shared_one(u32 p) {
+  u16 r;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(r) : "r"(p) : "memory");
+  return r;
+}
+
 //@ mma_tf32 : d[16, 8] += a[16, 8] b[8, 8], operands as tf32 (float bits, see to_tf32).
 DEV void mma_tf32(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { MMA("m16n8k8", "tf32") }
 
 //@ mma_e4m3 (89) : d[16, 8] += a[16, 32] b[32, 8], e4m3 operands.
 DEV void mma_e4m3(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) { MMA("m16n8k32", "e4m3") }
+
+//@ mma_i8 : d[16, 8] += a[16, 32] b[32, 8], signed bytes, exact in 32 bits.
+DEV void mma_i8(int (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 
 //@ to_tf32 : float rounded to tf32, half away from zero.
 DEV u32 to_tf32(float x) {
@@ -102,6 +124,9 @@ DEV u32 to_tf32(float x) {
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
   return r;
 }
+
+//@ all_tf32 : four floats rounded to tf32.
+DEV void all_tf32(u32 (&r)[4]) { UNROLL for (int i = 0; i < 4; i++) r[i] = to_tf32(__uint_as_float(r[i])); }
 
 //@ MMA : the instruction behind the mma functions.
 #define MMA(shape, type)                                                                                         \

@@ -58,10 +58,34 @@ float emu_small_to_float(int type, u32 bits) {
   if (type == TF32) return from_bits(bits & ~0x1fffu);  // the hardware ignores the low 13 bits
   if (type == E4M3) return kTables.e4m3[bits & 255];
   if (type == E5M2) return kTables.e5m2[bits & 255];
+  if (type == S8) return s8(bits);
   const u16 half = u16(bits);
   _Float16 x;
   memcpy(&x, &half, 2);
   return float(x);
+}
+
+double emu_accumulator(int type, u32 bits) { return type == S8 ? double(s32(bits)) : double(from_bits(bits)); }
+
+u32 emu_accumulated(int type, double sum) {
+  if (type == S8) return u32(s64(sum));
+  const float x = float(sum);
+  u32 u;
+  memcpy(&u, &x, 4);
+  return u;
+}
+
+// The sum of a matrix instruction on bytes. Of 8-bit floats the hardware keeps 14 bits of each term, aligned to the largest (DeepSeek-V3
+// Technical Report, 2024, 3.3.2); integers are exact and wrap.
+double emu_sum_of_bytes(int type, double start, const double* terms, int count) {
+  double sum = start, most = std::fabs(start);
+  for (int i = 0; i < count; i++) sum += terms[i], most = std::max(most, std::fabs(terms[i]));
+  if (type == S8 || !(most > 0) || std::isnan(sum) || std::isinf(sum)) return sum;
+  const int low = std::ilogb(most) - 13;
+  const double up = std::ldexp(1.0, -low);
+  sum = std::trunc(start * up);
+  for (int i = 0; i < count; i++) sum += std::trunc(terms[i] * up);
+  return std::ldexp(sum, low);
 }
 
 u16 emu_float_to_small(int type, float x) {

@@ -10,7 +10,8 @@ from .ptx import Instruction, PtxError, vector
 
 MEMORY: dict[str, Callable[[Emitter, Instruction, list[str]], str]] = {}
 _SPACES = {"global": "GLOBAL", "shared": "SHARED", "local": "LOCAL", "const": "CONSTANT", "param": "PARAM"}
-_ELEMENTS = {"bf16": "BF16", "f16": "F16", "tf32": "TF32", "e4m3": "E4M3", "e5m2": "E5M2"}
+_ELEMENTS = {"bf16": "BF16", "f16": "F16", "tf32": "TF32", "e4m3": "E4M3", "e5m2": "E5M2", "s8": "S8"}
+_SUMS = {"s8": "s32"}  # the accumulators of an element, where they are not float32
 
 
 def on(*names: str) -> Callable[[Callable[[Emitter, Instruction, list[str]], str]], Callable[[Emitter, Instruction, list[str]], str]]:
@@ -167,12 +168,24 @@ def move_matrix(e: Emitter, i: Instruction, mods: list[str]) -> str:
 @on("mma")
 def mma(e: Emitter, i: Instruction, mods: list[str]) -> str:
     shape = next((m for m in mods if re.match(r"m16n8k\d+$", m)), None)
-    if not shape or mods[-1] != "f32" or mods[-2] != mods[-3] or mods[-2] not in _ELEMENTS:
+    if not shape or mods[-2] != mods[-3] or mods[-2] not in _ELEMENTS or mods[-1] != _SUMS.get(mods[-2], "f32"):
         raise _unknown(i)
     d, a, b, c = i.operands
-    arrays = f"{e.array('b32', 'a_', a)} {e.array('b32', 'b_', b)} {e.array('f32', 'c_', c)} float d_[4];"
+    arrays = f"{e.array('b32', 'a_', a)} {e.array('b32', 'b_', b)} {_sums(e, mods[-1], 'c_', c)} u32 d_[4];"
     call = f"emu_mma({_ELEMENTS[mods[-2]]}, {shape.rpartition('k')[2]}, d_, a_, b_, c_, {e.site(i)});"
-    return f"{{ {arrays} {call} {e.results(d, 'd_', 'f32')} }}"
+    return f"{{ {arrays} {call} {_summed(e, mods[-1], 'd_', d)} }}"
+
+
+def _sums(e: Emitter, kind: str, name: str, operand: str) -> str:
+    """A C++ array of the bits of accumulators."""
+    cells = ", ".join(f"__builtin_bit_cast(u32, {e.read(x, kind)})" for x in vector(operand))
+    return f"u32 {name}[] = {{{cells}}};"
+
+
+def _summed(e: Emitter, kind: str, name: str, operand: str) -> str:
+    """Accumulators from an array of their bits."""
+    values = [f"__builtin_bit_cast({CTYPES[kind]}, {name}[{n}])" for n in range(len(vector(operand)))]
+    return " ".join(e.write(x, v, kind) for x, v in zip(vector(operand), values, strict=True))
 
 
 @on("cp")
@@ -258,7 +271,7 @@ def wgmma(e: Emitter, i: Instruction, mods: list[str]) -> str:
         return f"emu_wgmma_wait({i.operands[0]}, {site});"
     shape = next(m for m in mods if m.startswith("m64n"))
     n = int(shape[4:].split("k")[0])
-    if mods[-1] != mods[-2] or mods[-1] not in _ELEMENTS or mods[-3] != "f32":
+    if mods[-1] != mods[-2] or mods[-1] not in _ELEMENTS or mods[-3] != _SUMS.get(mods[-1], "f32"):
         raise _unknown(i)
     d, a, b, keep, *scales = i.operands
     negate_a, negate_b, *transposes = scales or ["1", "1"]
@@ -269,7 +282,7 @@ def wgmma(e: Emitter, i: Instruction, mods: list[str]) -> str:
     flags += [name for name, t in zip(order, transposes, strict=False) if t == "1"]
     source = f"{e.array('b32', 'a_', a)}" if registers else f"const u32* a_ = nullptr; u64 x_ = {e.read(a, 'u64')};"
     call = f"emu_wgmma({_ELEMENTS[mods[-1]]}, {n}, d_, a_, {'0' if registers else 'x_'}, {e.read(b, 'u64')}, {' | '.join(flags)}, {site});"
-    return f"{{ {e.array('f32', 'd_', d)} {source} {call} {e.results(d, 'd_', 'f32')} }}"
+    return f"{{ {_sums(e, mods[-3], 'd_', d)} {source} {call} {_summed(e, mods[-3], 'd_', d)} }}"
 
 
 @on("createpolicy")

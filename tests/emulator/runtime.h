@@ -84,7 +84,7 @@ u32 emu_active(void);
 void emu_ldmatrix(u32* out, int count, bool transpose, u32 offset, const Site*);
 void emu_stmatrix(const u32* in, int count, bool transpose, u32 offset, const Site*);
 u32 emu_movmatrix(u32 value, const Site*);
-void emu_mma(int type, int k, float* d, const u32* a, const u32* b, const float* c, const Site*);
+void emu_mma(int type, int k, u32* d, const u32* a, const u32* b, const u32* c, const Site*);
 
 void emu_cp_async(u32 shared, u64 global, int bytes, int valid, const Site*);
 void emu_cp_async_commit(bool bulk);
@@ -101,7 +101,7 @@ void emu_tensor_load(u32 shared, u64 map, int rank, const s32* at, u32 barrier, 
 void emu_tensor_store(u64 map, u32 shared, int rank, const s32* at, const Site*);
 void emu_async_fence(void);  // fence.proxy.async
 void emu_generic_write(u32 shared, u32 bytes);
-void emu_wgmma(int type, int n, float* d, const u32* a, u64 a_descriptor, u64 b_descriptor, int flags, const Site*);
+void emu_wgmma(int type, int n, u32* d, const u32* a, u64 a_descriptor, u64 b_descriptor, int flags, const Site*);
 void emu_wgmma_commit(void);
 void emu_wgmma_wait(int groups, const Site*);
 
@@ -109,9 +109,12 @@ float emu_fma_directed(float a, float b, float c, int mode);
 float emu_unary(int function, float x);
 u16 emu_float_to_small(int type, float x);
 float emu_small_to_float(int type, u32 bits);
+double emu_accumulator(int type, u32 bits);  // the registers of sums: float32, of integers int32
+u32 emu_accumulated(int type, double sum);
+double emu_sum_of_bytes(int type, double start, const double* terms, int count);
 }
 
-enum Element { BF16, F16, TF32, E4M3, E5M2 };
+enum Element { BF16, F16, TF32, E4M3, E5M2, S8 };
 enum Reduction { ADD, MIN, MAX, UMIN, UMAX, AND, OR, XOR };
 enum Unary { EX2, LG2, SIN, COS, TANH };
 enum WgmmaFlags { KEEP_D = 1, NEGATE_A = 2, NEGATE_B = 4, TRANSPOSE_A = 8, TRANSPOSE_B = 16 };

@@ -119,11 +119,11 @@ void run_movmatrix(const void* const* in, void* const* out, u32) {
   for (int l = 0; l < 32; l++) *(u32*)out[l] = at(l % 4 * 2, l / 4) | at(l % 4 * 2 + 1, l / 4) << 16;
 }
 
-// ---- mma.sync m16n8kK with float32 accumulators. Products and sums in double, rounded once: tensor cores round more often.
+// ---- mma.sync m16n8kK with accumulators of 32 bits. Products and sums in double, rounded once, but for bytes: tensor cores round
+// more often.
 struct MmaIn {
   int type, k;
-  const u32 *a, *b;
-  const float* c;
+  const u32 *a, *b, *c;
 };
 void run_mma(const void* const* in, void* const* out, u32) {
   const auto& shape = as<MmaIn>(in[0]);
@@ -138,14 +138,15 @@ void run_mma(const void* const* in, void* const* out, u32) {
         a[l / 4 + 8][k] = value(as<MmaIn>(in[l]).a[2 * s + 1]);
         b[k][l / 4] = value(as<MmaIn>(in[l]).b[s]);
       }
-  double d[16][8];
   for (int l = 0; l < 32; l++)
-    for (int e = 0; e < 4; e++) d[l / 4 + e / 2 * 8][l % 4 * 2 + e % 2] = as<MmaIn>(in[l]).c[e];
-  for (int i = 0; i < 16; i++)
-    for (int k = 0; k < shape.k; k++)
-      for (int j = 0; j < 8; j++) d[i][j] += a[i][k] * b[k][j];
-  for (int l = 0; l < 32; l++)
-    for (int e = 0; e < 4; e++) ((float*)out[l])[e] = float(d[l / 4 + e / 2 * 8][l % 4 * 2 + e % 2]);
+    for (int e = 0; e < 4; e++) {
+      const int i = l / 4 + e / 2 * 8, j = l % 4 * 2 + e % 2;
+      double terms[32], d = emu_accumulator(shape.type, as<MmaIn>(in[l]).c[e]);
+      for (int k = 0; k < shape.k; k++) terms[k] = a[i][k] * b[k][j];
+      if (each == 4) d = emu_sum_of_bytes(shape.type, d, terms, shape.k);
+      else for (int k = 0; k < shape.k; k++) d += terms[k];
+      ((u32*)out[l])[e] = emu_accumulated(shape.type, d);
+    }
 }
 
 const Collective kBarrier{"bar.warp.sync", false, true, nullptr}, kShuffle{"shfl.sync", false, false, run_shuffle},
@@ -197,7 +198,7 @@ u32 emu_movmatrix(u32 value, const Site* site) {
   collective(&kMovmatrix, ~0u, &value, &out, site);
   return out;
 }
-void emu_mma(int type, int k, float* d, const u32* a, const u32* b, const float* c, const Site* site) {
+void emu_mma(int type, int k, u32* d, const u32* a, const u32* b, const u32* c, const Site* site) {
   MmaIn in{type, k, a, b, c};
   collective(&kMma, ~0u, &in, d, site);
 }

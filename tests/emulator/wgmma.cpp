@@ -15,7 +15,7 @@ struct Operand {
 };
 
 struct Issue {
-  float* d;
+  u32* d;
   u32 a[4];
   bool a_in_registers;
   u64 a_descriptor, b_descriptor;
@@ -100,13 +100,18 @@ void run(Warpgroup& g, int type, int n, const Site* site) {
   for (int c = 0; c < n; c++)
     for (int x = 0; x < k; x++) right[size(x) * n + c] = b[size(c) * k + x];
   for (int row = 0; row < 64; row++) {
-    auto cell = [&](int c) -> float& { return g.issues[row / 16 * 32 + row % 8 * 4 + c % 8 / 2].d[c / 8 * 4 + row / 8 % 2 * 2 + c % 2]; };
-    for (int c = 0; c < n; c++) d[c] = i.flags & KEEP_D ? cell(c) : 0.0;
-    for (int x = 0; x < k; x++) {
+    auto cell = [&](int c) -> u32& { return g.issues[row / 16 * 32 + row % 8 * 4 + c % 8 / 2].d[c / 8 * 4 + row / 8 % 2 * 2 + c % 2]; };
+    for (int c = 0; c < n; c++) d[c] = i.flags & KEEP_D ? emu_accumulator(type, cell(c)) : 0.0;
+    for (int c = 0; c < n && each == 4; c++) {
+      double terms[32];
+      for (int x = 0; x < k; x++) terms[x] = sign * a[row * k + x] * right[size(x) * n + c];
+      d[c] = emu_sum_of_bytes(type, d[c], terms, k);
+    }
+    for (int x = 0; x < k && each != 4; x++) {
       const double v = sign * a[row * k + x];
       for (int c = 0; c < n; c++) d[c] += v * right[size(x) * n + c];
     }
-    for (int c = 0; c < n; c++) cell(c) = float(d[c]);
+    for (int c = 0; c < n; c++) cell(c) = emu_accumulated(type, d[c]);
   }
 }
 
@@ -124,7 +129,7 @@ void reset_wgmma() {
 }
 
 extern "C" {
-void emu_wgmma(int type, int n, float* d, const u32* a, u64 a_descriptor, u64 b_descriptor, int flags, const Site* site) {
+void emu_wgmma(int type, int n, u32* d, const u32* a, u64 a_descriptor, u64 b_descriptor, int flags, const Site* site) {
   Fiber& f = me();
   Warpgroup& g = groups[f.linear / 128];
   Issue& mine = g.issues[f.linear % 128];
