@@ -216,7 +216,7 @@ def int8_linear(x: Any, w: Any) -> Any:
 
 @pytest.mark.parametrize("f, dtype, name", [(fp8_linear, E4M3, "wgmma_e4m3"), (int8_linear, I8, "wgmma_i8")])
 def test_programs_as_they_are_written(f: Callable[..., Any], dtype: Any, name: str) -> None:
-    x, w = np.ones((64, 512), np.float32), np.ones((256, 512), dtype)
+    x, w = np.ones((512, 512), np.float32), np.ones((256, 512), dtype)
     assert multiplied(redfuser_eq.optimize(f).source("cuda", x, w)) == name
     if dtype == E4M3:
         assert not multiplied(redfuser_eq.optimize(f, numerics="strict").source("cuda", x, w))
