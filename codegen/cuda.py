@@ -110,7 +110,7 @@ def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
 def _bounds(place: Place) -> str:
     """Threads of a block and, where ptxas would spill for one more, the blocks a multiprocessor should hold. Shared memory has no
     room for a second block of parts."""
-    if place.parts > 1 or (place.form == "mma" and (place.warps == 8 or place.run == 4)):
+    if place.parts > 1 or (place.form == "mma" and place.run == 4):
         return f"{place.threads}, 1"
     return f"{place.threads}, 2" if place.form == "tile" and place.threads <= 256 else str(place.threads)
 
