@@ -79,6 +79,16 @@ def test_chunks_of_bytes() -> None:
     np.testing.assert_array_equal(y, x.astype(np.float32))
 
 
+def test_spills_of_bytes() -> None:
+    x, y, z = (np.linspace(-500, 500, 256)).astype(np.float32), np.zeros(256, NUMPY["e4m3"]), np.zeros(256, np.int8)
+    whole = RNG.integers(-128, 128, 256).astype(np.float32)
+    body = """(const float *x, const float *whole, u8 *y, signed char *z) { const int at = threadIdx.x * 8;
+      spill_e4m3<8>(y + at, x + at); spill_i8<8>(z + at, whole + at); }"""
+    launch(body, [x, whole, bits := stored(y), z], 32)
+    np.testing.assert_array_equal(bits.view(NUMPY["e4m3"]).astype(np.float32), x.astype(NUMPY["e4m3"]).astype(np.float32))
+    np.testing.assert_array_equal(z, whole)
+
+
 @pytest.mark.parametrize("real", ["float", "double"])
 @np.errstate(all="ignore")
 def test_scalars(real: str) -> None:

@@ -62,6 +62,11 @@ SCALARS: dict[str, tuple[str, Callable[[Array], Array], float]] = {
         0,
     ),
     "tf32": ("__uint_as_float(to_tf32(a))", lambda a: tf32(a.astype(F32)), 0),
+    "all_tf32": (
+        "[&] { u32 r[4] = {0, 0, __float_as_uint(a), 0}; all_tf32(r); return __uint_as_float(r[2]); }()",
+        lambda a: tf32(a.astype(F32)),
+        0,
+    ),
 }
 
 
@@ -203,7 +208,7 @@ def test_elements_of_any_size_staged_by_plain_loads(dtype: Any) -> None:
       stage_plain<64, 16, 4>(smem(tile), x, {6 * n}, 2, 11, {n - 3}); __syncthreads();
       u32 r[2]; const u32 at = cell(smem(tile), 16, threadIdx.x / 4, threadIdx.x % 4);
       shared_pairs(r, at); for (int i = 0; i < 2; i++) y[threadIdx.x * 4 + i] = r[i];
-      for (int i = 2; i < 4; i++) y[threadIdx.x * 4 + i] = shared_one(at + 4 * i) | shared_one(at + 4 * i + 2) << 16; }}"""
+      y[threadIdx.x * 4 + 2] = shared_one(at + 8) | shared_one(at + 10) << 16; y[threadIdx.x * 4 + 3] = shared_word(at + 12); }}"""
     build(body).launch((1,), (64,), 0, [x, y])
     want = np.zeros((16, n), dtype)
     want[:11, : n - 3] = x[::3, ::2][:, : n - 3]
