@@ -114,16 +114,28 @@ class ContractStatements(StateStatements):
         out = []
         for state, operand in s.extra:
             a = self.memory(operand, (s.c,))
-            plain = replace(s, factor="", rank=(), i="")
+            length, to = f"rf_min({s.c_block}, {n_c} - c0)", self.names.get("acc", state)
+            call = f"(ctx, {a.base} + c0 * {a.steps[s.c]}, {b.base} + {b_at}, {length}, {to} + p"
+            if b.panel and b.tag == "real":
+                out.append(f"{self._lone_row(s, a.steps[s.c], b)}{call});")
+                continue
             names = [self.names.fresh("contract_") for _ in (0, 1)]
             for name, masked in zip(names, (False, True), strict=True):
-                if not masked or not b.panel:
-                    self.functions.append(self._micro(plain, name, 1, masked, a, b, "0", ""))
-            length = f"rf_min({s.c_block}, {n_c} - c0)"
-            to = self.names.get("acc", state)
-            call = f"(ctx, {a.base} + c0 * {a.steps[s.c]}, {b.base} + {b_at}, {length}, {to} + p, c0 == 0, 0, 0, {n_j} - p);"
-            out.append(f"{names[0]}{call}" if b.panel else f"if (whole) {names[0]}{call} else {names[1]}{call}")
+                self.functions.append(self._micro(replace(s, factor="", rank=(), i=""), name, 1, masked, a, b, "0", ""))
+            out.append(f"if (whole) {names[0]}{call}, c0 == 0, 0, 0, {n_j} - p); else {names[1]}{call}, c0 == 0, 0, 0, {n_j} - p);")
         return out
+
+    def _lone_row(self, s: Contract, a_c: str, b: Memory) -> str:
+        """A function for one row: four sums of every fourth element each, since a single sum would wait for itself."""
+        name, over_j = self.names.fresh("contract_"), f"RF_UNROLL({s.nv}) for (int j = 0; j < {s.nv}; j++)"
+        self.functions.append("\n".join([
+            f"RF_NOINLINE void {name}(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d) {{",
+            f"(void)ctx; V x[4][{s.nv}]; int64_t c = 0;", f"RF_UNROLL(4) for (int u = 0; u < 4; u++) {over_j} x[u][j] = set1(0);",
+            f"for (; c + 4 <= n; c += 4, a += 4 * {a_c}, b += {4 * b.panel}) RF_UNROLL(4) for (int u = 0; u < 4; u++) {{",
+            f"const V y = set1(a[u * {a_c}]); {over_j} x[u][j] = v_fma(y, ld_real(b + u * {b.panel} + j * LANES), x[u][j]);", "}",
+            f"for (; c < n; c++, a += {a_c}, b += {b.panel}) {over_j} x[0][j] = v_fma(set1(a[0]), ld_real(b + j * LANES), x[0][j]);",
+            f"{over_j} st_real(d + j * LANES, ld_real(d + j * LANES) + ((x[0][j] + x[1][j]) + (x[2][j] + x[3][j])));", "}"]))  # fmt: skip
+        return name
 
     def _keep_folded(self, s: Contract) -> list[str]:
         """Copies of the states it folds into, for later levels; before, since a state is visited once a block."""

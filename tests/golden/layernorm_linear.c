@@ -100,37 +100,23 @@ RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[1][2];
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 0 + 0 * RF_LINE); }
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
-    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 0]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
+RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d) {
+  (void)ctx; V x[4][2]; int64_t c = 0;
+  RF_UNROLL(4) for (int u = 0; u < 4; u++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[u][j] = set1(0);
+  for (; c + 4 <= n; c += 4, a += 4 * 1, b += 64) RF_UNROLL(4) for (int u = 0; u < 4; u++) {
+    const V y = set1(a[u * 1]); RF_UNROLL(2) for (int j = 0; j < 2; j++) x[u][j] = v_fma(y, ld_real(b + u * 16 + j * LANES), x[u][j]);
   }
-  if (zero != 2)
-  { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 0 + j * LANES); }
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 0 + j * LANES, x[i][j]);
+  for (; c < n; c++, a += 1, b += 16) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[0][j] = v_fma(set1(a[0]), ld_real(b + j * LANES), x[0][j]);
+  RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + j * LANES, ld_real(d + j * LANES) + ((x[0][j] + x[1][j]) + (x[2][j] + x[3][j])));
 }
-RF_NOINLINE void contract_74(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj) {
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[1][2];
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 0 + 0 * RF_LINE); }
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
-    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 0]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
+RF_NOINLINE void contract_73(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d) {
+  (void)ctx; V x[4][2]; int64_t c = 0;
+  RF_UNROLL(4) for (int u = 0; u < 4; u++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[u][j] = set1(0);
+  for (; c + 4 <= n; c += 4, a += 4 * 1, b += 64) RF_UNROLL(4) for (int u = 0; u < 4; u++) {
+    const V y = set1(a[u * 1]); RF_UNROLL(2) for (int j = 0; j < 2; j++) x[u][j] = v_fma(y, ld_real(b + u * 16 + j * LANES), x[u][j]);
   }
-  if (zero != 2)
-  { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 0 + j * LANES); }
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 0 + j * LANES, x[i][j]);
+  for (; c < n; c++, a += 1, b += 16) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[0][j] = v_fma(set1(a[0]), ld_real(b + j * LANES), x[0][j]);
+  RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + j * LANES, ld_real(d + j * LANES) + ((x[0][j] + x[1][j]) + (x[2][j] + x[3][j])));
 }
 static void phase_0_pack_columns0_y(void *ctx_, int64_t item, int worker) {
   const struct context *ctx = (const struct context *)ctx_;
@@ -339,66 +325,66 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
       for (; i + 4 <= x_r_c; i += 4) { contract_69(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
       for (; i + 2 <= x_r_c; i += 2) { contract_70(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
       for (; i + 1 <= x_r_c; i += 1) { contract_71(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      contract_72(ctx, in_h + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_hw + p, c0 == 0, 0, 0, n_n - p);
-      contract_74(ctx, in_g + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_gw + p, c0 == 0, 0, 0, n_n - p);
+      contract_72(ctx, in_h + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_hw + p);
+      contract_73(ctx, in_g + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_gw + p);
     }
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    V bad76 = set1(0);
+    V bad74 = set1(0);
     {
       int64_t x_n = 0;
-      const V t78 = set1(acc_q[x_r]);
-      const V t79 = set1(acc_n[x_r]);
-      const V t80 = t78 / t79;
-      const V t81 = t80 + set1((rf_real)0x1.4f8b588e368f1p-17);
-      const V t82 = v_rsqrt(t81);
+      const V t76 = set1(acc_q[x_r]);
+      const V t77 = set1(acc_n[x_r]);
+      const V t78 = t76 / t77;
+      const V t79 = t78 + set1((rf_real)0x1.4f8b588e368f1p-17);
+      const V t80 = v_rsqrt(t79);
       for (; x_n + LANES <= n_n; x_n += LANES) {
-        const V t77 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        const V t83 = t77 * t82;
-        const V t84 = ld_real(acc_hw + x_n);
-        const V t85 = t83 + t84;
-        const V t86 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        st_f32(out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t85);
-        bad76 = bad76 + t86 * set1(0);
-        bad76 = bad76 + t84 * set1(0);
+        const V t75 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        const V t81 = t75 * t80;
+        const V t82 = ld_real(acc_hw + x_n);
+        const V t83 = t81 + t82;
+        const V t84 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        st_f32(out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t83);
+        bad74 = bad74 + t84 * set1(0);
+        bad74 = bad74 + t82 * set1(0);
       }
-      const V t88 = set1(acc_q[x_r]);
-      const V t89 = set1(acc_n[x_r]);
-      const V t90 = t88 / t89;
-      const V t91 = t90 + set1((rf_real)0x1.4f8b588e368f1p-17);
-      const V t92 = v_rsqrt(t91);
+      const V t86 = set1(acc_q[x_r]);
+      const V t87 = set1(acc_n[x_r]);
+      const V t88 = t86 / t87;
+      const V t89 = t88 + set1((rf_real)0x1.4f8b588e368f1p-17);
+      const V t90 = v_rsqrt(t89);
       if (x_n < n_n) { const M m = tail(n_n - x_n); (void)m;
-        const V t87 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        const V t93 = t87 * t92;
-        const V t94 = ld_real(acc_hw + x_n);
-        const V t95 = t93 + t94;
-        const V t96 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t95);
-        bad76 = bad76 + keep(m, t96 * set1(0));
-        bad76 = bad76 + keep(m, t94 * set1(0));
+        const V t85 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        const V t91 = t85 * t90;
+        const V t92 = ld_real(acc_hw + x_n);
+        const V t93 = t91 + t92;
+        const V t94 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t93);
+        bad74 = bad74 + keep(m, t94 * set1(0));
+        bad74 = bad74 + keep(m, t92 * set1(0));
       }
     }
-    if (m_any(m_isnan(bad76))) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    if (m_any(m_isnan(bad74))) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    int bad97 = 0;
-    bad97 |= !isfinite(acc_n[x_r]);
-    bad97 |= !isfinite(acc_a[x_r]);
-    bad97 |= !isfinite(acc_q[x_r]);
-    V bad98 = set1(0);
+    int bad95 = 0;
+    bad95 |= !isfinite(acc_n[x_r]);
+    bad95 |= !isfinite(acc_a[x_r]);
+    bad95 |= !isfinite(acc_q[x_r]);
+    V bad96 = set1(0);
     {
       int64_t x_n = 0;
       for (; x_n + LANES <= n_n; x_n += LANES) {
-        const V t99 = ld_real(acc_gw + x_n);
-        bad98 = bad98 + t99 * set1(0);
+        const V t97 = ld_real(acc_gw + x_n);
+        bad96 = bad96 + t97 * set1(0);
       }
       if (x_n < n_n) { const M m = tail(n_n - x_n); (void)m;
-        const V t100 = ld_real(acc_gw + x_n);
-        bad98 = bad98 + keep(m, t100 * set1(0));
+        const V t98 = ld_real(acc_gw + x_n);
+        bad96 = bad96 + keep(m, t98 * set1(0));
       }
     }
-    bad97 |= m_any(m_isnan(bad98));
-    if (bad97) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    bad95 |= m_any(m_isnan(bad96));
+    if (bad95) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
