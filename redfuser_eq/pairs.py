@@ -94,7 +94,7 @@ def _keeps(old: np.dtype[np.generic], new: np.dtype[np.generic]) -> bool:
     if old.name not in BOUNDS:
         return False
     if new.name in SIGNIFICANT:
-        return BOUNDS[old.name] <= 2 ** SIGNIFICANT[new.name]
+        return bool(BOUNDS[old.name] <= 2 ** SIGNIFICANT[new.name])
     return bool(new.kind in "iu" and np.can_cast(old, new, "safe"))
 
 
