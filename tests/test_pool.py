@@ -25,7 +25,8 @@ static void body(void *c, int64_t item, int worker) {
   struct context *x = c;
   if (worker < 0 || worker >= x->threads || __atomic_fetch_add(&x->live[worker], 1, __ATOMIC_SEQ_CST)) x->clash = 1;
   for (volatile int64_t t = 0; t < x->spin[item]; t++) {}
-  for (time_t end = time(NULL) + 60; __atomic_load_n(&x->done, __ATOMIC_RELAXED) < -x->spin[item];) if (time(NULL) > end) { x->clash = 3; break; }
+  for (time_t end = time(NULL) + 60; __atomic_load_n(&x->done, __ATOMIC_RELAXED) < -x->spin[item] && !x->clash;)
+    if (time(NULL) > end) x->clash = 3;
   x->worker[item] = worker;
   __atomic_fetch_add(&x->runs[item], 1, __ATOMIC_RELAXED);
   if (x->nested) {
