@@ -52,6 +52,8 @@ class Candidate:
 def candidates(cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu) -> tuple[Candidate, ...]:
     """The schedules that are considered, the scheduler's own first, no kernel twice. Raises Unsupported where it has none."""
     first = cuda_schedule.schedule(cascade, extents, strides, gpu, {})
+    if not all(extents.values()):  # nothing to do takes no time in any
+        return (Candidate({}, first, ()),)
     sizes = reference(cascade, first, extents, gpu)
     found = {first.key: Candidate({}, first, model(first, sizes, gpu))}
     for choice in _others(first):
