@@ -48,7 +48,8 @@ class _PhasePrinter(ContractStatements):
         cut = any(g.axis == SEGMENT for g in self.phase.grid) and s.axis == self.phase.stream
         lo, hi = ("segment_from", "segment_to") if cut else ("0", self.names.extent(s.axis))
         at, counts, test = dict(self.at), dict(self.counts), self.cut
-        self.first = f"({start} == {lo})"
+        if s.axis == self.phase.stream:
+            self.first = f"({start} == {lo})"
         self.at[s.axis], self.counts[s.axis] = Place(start), n
         body = self.block(s.body)
         self.at, self.counts, self.cut = at, counts, test
