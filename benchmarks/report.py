@@ -7,6 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from .workloads import WORKLOADS
+
 OURS = ("ours", "ours, tuned")
 NOT_STOCK = (*OURS, "torch, MKL check lifted")  # quoted, but no one's stock choice
 SHORT = {"torch.compile": "compile", "torch, MKL check lifted": "torch, lifted"}
@@ -18,7 +20,8 @@ def ratios(result: dict[str, Any]) -> list[dict[str, Any]]:
     for row in result["rows"]:
         grouped[row["workload"], row["threads"]][row["contender"]] = row
     out = []
-    for (workload, threads), rows in grouped.items():
+    order = {w.name: n for n, w in enumerate(WORKLOADS)}  # not that of the measurements: a part may have been done again
+    for (workload, threads), rows in sorted(grouped.items(), key=lambda x: (x[0][1], order.get(x[0][0], len(order)))):
         own = [rows[n] for n in OURS if n in rows and rows[n]["seconds"]]
         if not own:
             continue
@@ -103,22 +106,21 @@ def plot(result: dict[str, Any], path: Path) -> str:
     counts = sorted({r["threads"] for r in records})
     if not counts:
         return "No plot: nothing was measured."
-    figure, axes = pyplot.subplots(
-        1, len(counts), figsize=(7 * len(counts), 1 + 0.28 * len(records) / len(counts)), sharey=True, squeeze=False
-    )
+    names = list(dict.fromkeys(r["workload"] for r in records))[::-1]
+    figure, axes = pyplot.subplots(1, len(counts), figsize=(7 * len(counts), 1 + 0.28 * len(names)), sharey=True, squeeze=False)
     for ax, threads in zip(axes[0], counts, strict=True):
-        here = [r for r in records if r["threads"] == threads][::-1]
+        here = [(names.index(r["workload"]), r) for r in records if r["threads"] == threads]
         for name, marker, colour in (("torch.compile", "o", "#888888"), ("JAX", "s", "#bbbbbb")):
-            points = [(r["others"][name], y) for y, r in enumerate(here) if name in r["others"]]
+            points = [(r["others"][name], y) for y, r in here if name in r["others"]]
             if points:
                 ax.scatter(*zip(*points, strict=True), marker=marker, color=colour, label=name, zorder=3, s=18)
-        bars = [(y, r["others"][r["best"]]) for y, r in enumerate(here) if r["best"]]
+        bars = [(y, r["others"][r["best"]]) for y, r in here if r["best"]]
         ax.barh([y for y, _ in bars], [x - 1 for _, x in bars], left=1, color="#3b75af", label="best stock contender")
-        goals = [(r["row"]["goal"], y) for y, r in enumerate(here)]
+        goals = [(r["row"]["goal"], y) for y, r in here]
         ax.scatter(*zip(*goals, strict=True), marker="|", color="black", label="goal", zorder=4, s=80)
         ax.axvline(1, color="black", linewidth=0.8)
         ax.set_xscale("log")
-        ax.set_yticks(range(len(here)), [r["workload"] for r in here])
+        ax.set_yticks(range(len(names)), names)
         ax.set_title(f"{threads} thread{'s' * (threads > 1)}")
         ax.set_xlabel("time of the contender / ours")
     axes[0][0].legend(loc="lower right", fontsize=8)

@@ -90,6 +90,13 @@ def rows(**seconds: float) -> list[dict]:
     return [r.__dict__ for r in made]
 
 
+def test_what_was_measured_again_keeps_its_place() -> None:
+    names = ["attention + bias", "logsumexp", "KL divergence"]
+    measured = [cpu.Row(n, t, "ours", 0.01, 1e-7, 0, 0.5, 2.0).__dict__ for t in (2, 1) for n in names[:: 3 - 2 * t]]
+    found = [(r["threads"], r["workload"]) for r in report.ratios({"rows": measured})]
+    assert found == [(t, n) for t in (1, 2) for n in ("logsumexp", "KL divergence", "attention + bias")]
+
+
 def test_the_report(tmp_path: Path) -> None:
     result = {"machine": {"cpu": "x"}, "roofline": {"1": {"read": 1e10, "copy": 1e10, "flops": 1e11}}}
     result["rows"] = rows(ours=0.010, NumPy=0.080, torch_compile=0.015, JAX=0.030)
