@@ -20,6 +20,7 @@ from cascades_products import (
     kmeans_direct,
     layernorm_linear,
     linear_logsumexp,
+    masked_by_array,
     mla,
     quantised_linear,
     rms_linear,
@@ -42,7 +43,7 @@ from cascades_rows import (
 )
 from writing import Workload, lse64, softmax64
 
-__all__ = ["WORKLOADS", "Workload", "lse64", "softmax64"]
+__all__ = ["WORKLOADS", "Workload", "lse64", "masked_by_array", "softmax64"]
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     f.__name__: f

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,8 @@ from writing import (
     workload,
 )
 
-from redfuser_eq.expr import Acc
+from redfuser_eq.cascade import Cascade
+from redfuser_eq.expr import Acc, Load, Map, Source, transform
 
 
 def _attention(
@@ -89,6 +91,17 @@ def attention_causal() -> Workload:
     ext = {"h": 2, "i": 67, "j": 67, "e": 16, "d": 20}
     mask = le(index("j"), index("i"))
     return _attention("attention_causal", ext, "hie", "hje", "hjd", "hid", expected, score=lambda s: where(mask, s * 0.25, NEG))
+
+
+def masked_by_array(axes: str) -> Cascade:
+    """attention_causal with a boolean array t over these axes, its last source, in place of the condition on positions."""
+    c = attention_causal().cascade
+    (p,) = c.passes
+    mask = Load("t", tuple(axes), bool)
+    accs = tuple(
+        replace(a, lift=transform(a.lift, lambda x: mask if isinstance(x, Map) and x.op == "le" else None)) for a in p.accumulators
+    )
+    return replace(c, passes=(replace(p, accumulators=accs),), sources=(*c.sources, Source("t", 3, np.dtype(bool), len(axes))))
 
 
 def attention_window() -> Workload:

@@ -197,15 +197,7 @@ def test_a_boolean_mask_is_summarised(axes: str, lanes: str) -> None:
     """Tiles that are masked, open and mixed; V is not finite under the mask in one head."""
     w = cascades.attention_causal()
     extents = {"h": 2, "i": 70, "j": 90, "e": 16, "d": 20}
-    (p,) = w.cascade.passes
-
-    def other(e: Expr) -> Expr:
-        mask = Load("t", tuple(axes), bool)
-        return transform(e, lambda x: mask if isinstance(x, Map) and x.op == "le" else None)
-
-    accs = tuple(replace(a, lift=other(a.lift)) for a in p.accumulators)
-    mask = Source("t", 3, np.dtype(bool), len(axes))
-    c = replace(w.cascade, passes=(replace(p, accumulators=accs),), sources=(*w.cascade.sources, mask))
+    c = cascades.masked_by_array(axes)
     rng = np.random.default_rng(21)
     k, q, v = w.make(rng, extents)
     t = rng.random([extents[a] for a in axes]) < 0.7
