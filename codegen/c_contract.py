@@ -242,7 +242,7 @@ class ContractStatements(StateStatements):
         x = f"ld_real({cell})"
         add, unset = f"{over_i} {over_j} x[i][j] = x[i][j] +", ["if (zero != 2)"] if s.dst in self.unset else []
         if s.start == "zero" or not (s.factor or s.rank):
-            return ["if (!zero)" if s.start == "zero" else " ".join(unset), f"{{ {add} {x}; }}"]
+            return [*(["if (!zero)"] if s.start == "zero" else unset), f"{{ {add} {x}; }}"]
         first = f"{x} * set1(factor[i])" if s.factor else x
         for n in range(len(s.rank)):
             first = f"v_fma(set1(coefficient{n}[i]), ld_real(column{n} + j * LANES), {first})"

@@ -426,7 +426,7 @@ class Phase:
 @dataclass(frozen=True)
 class Kernel:
     """real: "float" or "double", the compute type. lanes: vector width in elements of it. extent_names: the order of the
-    run-time extents. flag_axes: axes of the row flags."""
+    run-time extents. flag_axes: axes of the row flags, the last output; None when there are none."""
 
     name: str
     real: str
@@ -455,11 +455,6 @@ class Kernel:
         out: list[tuple[Any, ...]] = [("extent", a) for a in self.extent_names]
         out += [("in_stride", a.name, d) for a in self.inputs for d in range(len(a.dims))]
         return tuple(out + [("out_stride", i, d) for i, a in enumerate(self.outputs) for d in range(len(a.dims))])
-
-    @property
-    def flags(self) -> tuple[str, ...] | None:
-        """Axes of the row flags, the last output; None when there are none."""
-        return self.flag_axes
 
     def array(self, name: str) -> Array | None:
         return next((a for a in (*self.inputs, *self.outputs) if a.name == name), None)

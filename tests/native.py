@@ -40,7 +40,7 @@ def run(
     kernel = schedule(c, extents, strides, device, threads, choice)
     build = cpu.kernel_build(kernel, device)
     outputs = [np.full([extents[a] for a in o.axes], np.nan if o.dtype.kind == "f" else 77, o.dtype) for o in c.outputs]
-    flags = np.full([extents[a] for a in kernel.flags or ()], 9, np.uint8)
+    flags = np.full([extents[a] for a in kernel.flag_axes or ()], 9, np.uint8)
     sizes = np.array([_size(arg, extents, strides, outputs) for arg in kernel.args], np.int64)
     ins = (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
     outs = (ctypes.c_void_p * (len(outputs) + 1))(*(a.ctypes.data for a in outputs), flags.ctypes.data)

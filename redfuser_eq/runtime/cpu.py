@@ -195,7 +195,7 @@ class CpuExecutable:
         build = kernel_build(kernel, self.device)
         self.reason, self._text = None, build.text
         sizes = [_size(arg, extents, strides) for arg in kernel.args]
-        flags = kernel.flags
+        flags = kernel.flag_axes
         return _Ready(
             build.function,
             (ctypes.c_int64 * max(1, len(sizes)))(*sizes),
@@ -221,7 +221,7 @@ class CpuExecutable:
         def runner(kernel: Kernel) -> Any:
             build = kernel_build(kernel, self.device)
             sizes = [_size(arg, extents, strides) for arg in kernel.args]
-            spare = [np.empty_like(a) for a in outs] + [np.empty([extents[a] for a in kernel.flags or ()], np.uint8)]
+            spare = [np.empty_like(a) for a in outs] + [np.empty([extents[a] for a in kernel.flag_axes or ()], np.uint8)]
             where = (ctypes.c_void_p * len(spare))(*[a.ctypes.data for a in spare])
             n = (ctypes.c_int64 * max(1, len(sizes)))(*sizes)
             return lambda: (build.function(inputs, where, n, threads), spare)[0]
