@@ -231,7 +231,7 @@ class ContractStatements(StateStatements):
 
     def _steps(self, nv: int, load: list[str], over_i: str, a_i: str, a_c: str, b_c: str, n: str) -> list[str]:
         """The innermost loop."""
-        return [f"for (int64_t c = 0; c < {n}; c++, a += {a_c}, b += {b_c}) {{",
+        return [f"RF_UNROLL(4) for (int64_t c = 0; c < {n}; c++, a += {a_c}, b += {b_c}) {{",
                 " ".join(f"V b{j} = {load[j]}; IN_REGISTER(b{j});" for j in range(nv)),
                 f"{over_i} {{ const V y = set1(a[i * {a_i}]);",
                 *(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(nv)), "}", "}"]  # fmt: skip
