@@ -47,12 +47,12 @@ class _PhasePrinter(ContractStatements):
         start, n = self.names.start(s.axis), self.names.count(s.axis)
         cut = any(g.axis == SEGMENT for g in self.phase.grid) and s.axis == self.phase.stream
         lo, hi = ("segment_from", "segment_to") if cut else ("0", self.names.extent(s.axis))
-        at, counts, test = dict(self.at), dict(self.counts), self.cut
+        at, counts, test = dict(self.at), dict(self.counts), (self.cut, self.ready)
         if s.axis == self.phase.stream:
             self.first = f"({start} == {lo})"
         self.at[s.axis], self.counts[s.axis] = Place(start), n
         body = self.block(s.body)
-        self.at, self.counts, self.cut = at, counts, test
+        self.at, self.counts, (self.cut, self.ready) = at, counts, test
         head = f"for (int64_t {start} = {lo}; {start} < {hi}; {start} += {s.step}) {{"
         return [head, f"const int64_t {n} = rf_min({s.step}, {hi} - {start});", *body, "}"]
 
@@ -76,6 +76,7 @@ class _PhasePrinter(ContractStatements):
             some.append(f"{self.summary_cell(s.summary, s.tiles)} != 2")
         self.cut = self.names.fresh("cut")
         ready = "".join(f" && {self.names.get('buf', f)}[0] != 0" for f in s.finite)
+        self.ready = f"({self.cut}{ready})"
         return [f"if (({' || '.join(none)}){ready}) continue;", f"const int {self.cut} = {' || '.join(some)};"]
 
     # ---- one item

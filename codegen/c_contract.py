@@ -97,6 +97,7 @@ class ContractStatements(StateStatements):
             f"(ctx, {a.base} + i * {a_i} + c0 * {a.steps[s.c]}, {b.base} + {b_at}, rf_min({s.c_block}, {n_c} - c0), {dst} + i * {d_i} + p, "
             f"{first}, c0 + {s.c_block} >= {n_c}, test, {n_j} - p{args})"
         )
+        test = self.ready if s.trim else f"({self.cut} || !whole)" + (f" + 2 * {self.ready}" if s.mask is not None else "")
         body = []
         for h in heights:
             text = f"{names[h, False]}{call};"
@@ -106,7 +107,7 @@ class ContractStatements(StateStatements):
         body += self._extra_rows(s, b, b_at, params, n_c, n_j)
         blocks = f"for (int64_t c0 = 0; c0 < {n_c} || c0 == 0; c0 += {s.c_block})"
         return [*self._keep_folded(s), f"{blocks} for (int64_t p = 0; p < {n_j}; p += {w}) {{",
-                f"int64_t i = 0; const int whole = p + {w} <= {n_j}; const int test = {self.cut} || !whole; (void)whole;",
+                f"int64_t i = 0; const int whole = p + {w} <= {n_j}; const int test = {test}; (void)whole;",
                 *body, "}"]  # fmt: skip
 
     def _extra_rows(self, s: Contract, b: Memory, b_at: str, params: str, n_c: str, n_j: str) -> list[str]:
@@ -175,7 +176,8 @@ class ContractStatements(StateStatements):
                 if side:
                     params.append(f"int64_t {self.names.var(side)}")
                     args.append(var)
-            for name in sorted({e.source for e in nodes(*(x for x in (s.score, s.open_score) if x is not None)) if isinstance(e, Load)}):
+            read = nodes(*(x for x in (s.score, s.open_score, s.mask) if x is not None))
+            for name in sorted({e.source for e in read if isinstance(e, Load)}):
                 b = self.names.k.buffer(name)
                 if b is not None and not b.shared:
                     params.append(f"const {self.names.element(b)} *{self.names.get('buf', name)}")
@@ -205,6 +207,11 @@ class ContractStatements(StateStatements):
                f"V x[{mr}][{s.nv}];"]  # fmt: skip
         if masked:
             out += [f"M ok[{s.nv}]; {over_j} ok[j] = tail(nj - j * LANES);"]
+        if s.trim and a_i == "1":
+            out += [f"if (test) {{ n = rf_used(a, {a_c}, {mr}, n); const int64_t from = rf_unused(a, {a_c}, {mr}, n);",
+                    f"a += from * {a_c}; b += from * {b_c}; n -= from; }}"]  # fmt: skip
+        if s.mask is not None:
+            out += self._left_out(s, over_i, over_j, cell)
         lines = range(-(-s.nv * self.names.k.vector_bytes // 64) if s.keep else 0)
         touch = " ".join(f"PREFETCH_WRITE(d + i * {d_i} + {n} * RF_LINE);" for n in lines)
         out += [f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++) {{ {touch} }}"] if touch else []
@@ -248,14 +255,29 @@ class ContractStatements(StateStatements):
             first = f"v_fma(set1(coefficient{n}[i]), ld_real(column{n} + j * LANES), {first})"
         return [*unset, f"if (zero) {{ {add} {first}; }} else {{ {add} {x}; }}"]
 
-    def _epilogue(self, s: Contract, over_i: str, over_j: str, cell: str, tested: bool) -> list[str]:
-        rows_in_lanes = s.j == self.phase.row and bool(s.j)
-        outer, inner = (over_j, over_i) if rows_in_lanes else (over_i, over_j)
+    def _left_out(self, s: Contract, over_i: str, over_j: str, cell: str) -> list[str]:
+        """Nothing to multiply where the mask is false on the whole block."""
+        assert s.mask is not None
+        scope = Scope(frozenset(), [])
+        holds = Elements(self.names, self.phase, self._block_places(s), s.j, [scope], "m").mask_of(s.mask)
+        fill = f"if (last) {over_i} {over_j} st_real({cell}, set1(-RF_INF));" if s.keep else ""
+        return ["if (test & 2) {", "M some = m_none();", f"{over_j} {{ const M m = tail(nj - j * LANES);", f"{over_i} {{",
+                *scope.lines, f"some = m_or(some, m_and(m, {holds}));", "}", "}",
+                f"if (!m_any(some)) {{ {fill} return; }}", "}"]  # fmt: skip
+
+    def _block_places(self, s: Contract) -> dict[str, Place]:
+        """Where the elements of a register block lie."""
         at = dict(self.at)
         vi, vj = (self.names.var(x) if x else "0" for x in (s.i, s.j))
         if s.i:
             at[s.i] = Place(self.at[s.i].start, f"({vi} + i)")
         at[s.j] = Place(self.at[s.j].start, f"({vj} + j * LANES)")
+        return at
+
+    def _epilogue(self, s: Contract, over_i: str, over_j: str, cell: str, tested: bool) -> list[str]:
+        rows_in_lanes = s.j == self.phase.row and bool(s.j)
+        outer, inner = (over_j, over_i) if rows_in_lanes else (over_i, over_j)
+        at = self._block_places(s)
         scope = Scope(frozenset(), [])
         el = Elements(self.names, self.phase, at, s.j, [scope], "m" if tested else "")
         el.given_sources[s.raw] = "x[i][j]"
@@ -315,7 +337,7 @@ class ContractStatements(StateStatements):
             raise IRError(f"nothing in the kernel is called {s.dst!r}")
         *outer, c, j = b.dims
         loops = [a for a in outer if a not in self.at]
-        out: list[str] = []
+        out = [f"if ({self.cut} || {self._total(j)} % ({s.tested} * LANES))"] if s.tested else []
         with self._columns(out, tuple(loops)):
             base = self.memory(Operand(s.dst, b.dims), (c, j))
             extra = [f"{self.at[a].whole} * {self.names.step(b, d)}" for d, a in enumerate(b.dims) if a in loops]

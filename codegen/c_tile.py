@@ -70,7 +70,7 @@ class TileStatements:
         self.names, self.phase, self.at, self.counts = names, phase, dict(at), dict(counts)
         self.states = {s.name: s for s in phase.states}
         self.rebased = {n for s in statements(phase.body) if isinstance(s, (Rebase, ColumnRebase)) for n, _ in s.items}
-        self.cut = "0"
+        self.cut = self.ready = "0"  # C text: a mask cuts the present tile; and what it leaves out adds nothing
         self.unset = unset_states(phase)
         self.first = "0"  # C text: the present tile is the first of its loop
         self.floors: dict[str, str] = {}

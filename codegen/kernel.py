@@ -187,6 +187,8 @@ class Contract:
     start: 0 ("zero"), or dst itself, times `factor` (a row factor) plus `rank` terms coefficient[i] * state[j] ("state").
     raw, score, folds: in the registers of the last block the tile reads as Load(raw): `score` maps it, `folds` fold it,
     and it is stored to dst if keep. rest: rows left over in a full tile, worth a block of their own.
+    mask: where it is false the score is -inf, so that blocks it leaves nothing of are not multiplied, in tiles a Skip cuts.
+    trim: in those, c ends and begins with elements of a that are 0, which are left out.
     extra: (state, operand over c) rows without a row axis that share b: folded after the others, panel by panel.
     ahead: a comes from memory and is read once: fetch the rows of the next block meanwhile.
     Operands of a dtype are multiplied in pairs along c, a contiguous along it: integers in int32, bfloat16 in float32, and a
@@ -209,6 +211,8 @@ class Contract:
     raw: str = ""
     score: Expr | None = None
     open_score: Expr | None = None
+    mask: Expr | None = None
+    trim: bool = False
     folds: tuple[Fold, ...] = ()
     keep: bool = True
     rest: int = 0
@@ -231,11 +235,13 @@ class Dot:
 
 @dataclass(frozen=True)
 class Pack:
-    """dst = expr, element by element over dst's dims: the present tile of `tile` axes, or one grid point's share of it."""
+    """dst = expr, element by element over dst's dims: the present tile of `tile` axes, or one grid point's share of it.
+    tested: only for tiles that are tested: a Skip cuts them, or they end within a block of so many vectors; 0: for all."""
 
     dst: str
     expr: Expr
     lane: str
+    tested: int = 0
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def expressions(s: Stmt) -> list[tuple[Expr, frozenset[str]]]:
         out = [(f.lift, none) for f in s.folds]
         if isinstance(s, Sweep):
             return out + [(e, none) for _, e in s.stores]
-        return out + [(e, none) for e in (s.score, s.open_score) if e is not None]
+        return out + [(e, none) for e in (s.score, s.open_score, s.mask) if e is not None]
     if isinstance(s, Rebase):
         return [(e, none) for _, e in s.items] + [(e, none) for _, e, _ in s.factors]
     if isinstance(s, Store):

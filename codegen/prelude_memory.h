@@ -249,3 +249,20 @@ RF_INLINE void sti_i64(int64_t *p, VI a) { rf_st64(p, (U64)__builtin_convertvect
 RF_INLINE void stmi_i64(M m, int64_t *p, VI a) { rf_stm64(m, p, (U64)__builtin_convertvector(a, S64)); }
 RF_INLINE void sti_i32(int32_t *p, VI a) { rf_st32(p, (U32)__builtin_convertvector(a, S32)); }
 RF_INLINE void stmi_i32(M m, int32_t *p, VI a) { rf_stm32(m, p, (U32)__builtin_convertvector(a, S32)); }
+
+/* whether `rows` elements (and perhaps some after them) are 0 */
+RF_INLINE int rf_zeros(const rf_real *a, int rows) {
+  M other = m_none();
+  for (int i = 0; i < rows; i += LANES) other = m_or(other, m_ne(ld_real(a + i), set1(0)));
+  return !m_any(other);
+}
+/* of n such groups: up to where not all are 0, and from where */
+RF_INLINE int64_t rf_used(const rf_real *a, int64_t step, int rows, int64_t n) {
+  while (n > 0 && rf_zeros(a + (n - 1) * step, rows)) n--;
+  return n;
+}
+RF_INLINE int64_t rf_unused(const rf_real *a, int64_t step, int rows, int64_t n) {
+  int64_t i = 0;
+  while (i < n && rf_zeros(a + i * step, rows)) i++;
+  return i;
+}

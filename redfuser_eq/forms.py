@@ -135,8 +135,8 @@ def _product_form(q: Question, row: str, p: Product) -> Form:
     if lanes == "row":
         mr, nv = s.register_block(n_k, n_row)
         w = nv * s.lanes
-        rows = size_class(n_row, w, up(64 if q.masked else 128, w))
-        depth = up(min(48 if q.masked else 128, s.stream_fit(n_c)), mr)
+        rows = size_class(n_row, w, up(96 if q.masked else 128, w))
+        depth = up(min(96 if q.masked else 128, s.stream_fit(n_c)), mr)
         form = Form("blocked", row, "row", rows, depth, rows, p, mr, nv)
     else:
         mr, nv = s.register_block(n_row, n_k)

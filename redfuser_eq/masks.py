@@ -7,6 +7,7 @@ that maxima keep their value and exp gives 0; and 0 times what it is multiplied 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 
 from .codegen.kernel import Bound
 from .expr import Acc, Cast, Const, Expr, Index, Load, Map, nodes, transform
@@ -51,11 +52,12 @@ def bounds(condition: Expr) -> tuple[list[Bound], bool]:
 
 @dataclass
 class Masked:
-    """open: the score where every condition holds; bounds: the affine conditions; others: the rest of them."""
+    """open: the score where every condition holds; bounds: the affine conditions; others: the rest of them; all: every one."""
 
     open: Expr
     bounds: list[Bound] = field(default_factory=list)
     others: list[Expr] = field(default_factory=list)
+    all: list[Expr] = field(default_factory=list)
 
 
 def masked(score: Expr) -> Masked:
@@ -64,7 +66,8 @@ def masked(score: Expr) -> Masked:
         inner = masked(score.args[1])
         parts = conjuncts(score.args[0])
         found = [b for c in parts for b in bounds(c)[0]]
-        return Masked(inner.open, found + inner.bounds, [c for c in parts if not bounds(c)[0]] + inner.others)
+        others = [c for c in parts if not bounds(c)[0]]
+        return Masked(inner.open, found + inner.bounds, others + inner.others, parts + inner.all)
     return Masked(score)
 
 
@@ -102,6 +105,11 @@ def _moderate(e: Expr, raw: Expr, loads: set[Load]) -> bool:
         return sum(not isinstance(a, Const) for a in e.args) <= 1 and all(_moderate(a, raw, loads) for a in e.args)
     by = e.args[1] if isinstance(e, Map) and e.op == "div" else None
     return isinstance(by, Const) and abs(by.value) * FACTOR >= 1 and _moderate(e.args[0], raw, loads)
+
+
+def conjunction(conditions: list[Expr]) -> Expr:
+    """One condition of several."""
+    return reduce(lambda a, b: Map("logical_and", (a, b)), conditions)
 
 
 def conjuncts(condition: Expr) -> list[Expr]:

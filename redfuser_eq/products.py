@@ -9,7 +9,7 @@ from .cascade import Accumulator
 from .codegen import kernel as ir
 from .expr import Acc, Cast, Const, Expr, Load, Map, Prev, Reduce, nodes, transform
 from .forms import Form, Question, choose
-from .masks import MODERATE, added, finite_needed, masked
+from .masks import MODERATE, added, conjunction, finite_needed, masked
 from .pairs import Pairs, pair_sizes, pairs_of
 from .phase import PhaseBuilder, swapped
 from .roles import Roles, split_columns
@@ -27,7 +27,8 @@ class ProductBuilder(PhaseBuilder):
         self.score: Expr | None = None
         self.added: tuple[Expr, set[Load]] | None = None
         self.scale: tuple[str, Const] | None = None
-        self.turned: list[ir.Stmt] = []
+        self.turned: list[ir.Pack] = []
+        self.turned_masks: dict[Expr, Expr] = {}
         self.early: set[str] = set()
         self.pairs: Pairs | None = None
         self.column_pairs: dict[str, Pairs] = {}
@@ -96,19 +97,23 @@ class ProductBuilder(PhaseBuilder):
                 self.score = swapped(self.score, over[0], self.raw)
 
     def _turn_loads(self) -> None:
-        """Lanes along the rows, but an array that the score reads runs along the stream: its tile is transposed first. What a
-        condition reads stays: most of those tiles are left out or need no test."""
+        """Lanes along the rows, but an array that the score reads runs along the stream: its tile is transposed first, that of a
+        mask only where a test is needed: most tiles are left out or need none."""
         if self.form.kind != "blocked" or self.lanes != "row" or self.score is None or self.form.stream_outer:
             return
         tested = set(nodes(*(e.args[0] for e in nodes(self.score) if isinstance(e, Map) and e.op == "where")))
-        for n, e in enumerate(sorted((x for x in nodes(self.score) if isinstance(x, Load) and x not in tested), key=repr)):
+        for n, e in enumerate(sorted((x for x in nodes(self.score) if isinstance(x, Load)), key=repr)):
             array = next((a for a in self.s.inputs if a.name == e.source), None)
-            if array is None or not {self.row, self.stream} <= e.axes or array.dtype not in ("f32", "f64", "f16", "bf16"):
+            whole = ("b8",) if e in tested else ("f32", "f64", "f16", "bf16")
+            if array is None or not {self.row, self.stream} <= e.axes or array.dtype not in whole:
                 continue
             if array.strides[e.dims.index(self.stream)] == 1 and array.strides[e.dims.index(self.row)] is None:
                 tile = self.tile_buffer(f"turned{self.number}_{n}")
-                self.turned.append(ir.Pack(tile.source, e, self.stream))
-                self.score = swapped(self.score, e, tile)
+                self.turned.append(ir.Pack(tile.source, e, self.stream, self.form.nv if e in tested else 0))
+                if e in tested:
+                    self.turned_masks[e] = tile
+                else:
+                    self.score = swapped(self.score, e, tile)
 
     def _scaled(self, e: Expr) -> Expr:
         """The operand that is packed."""
@@ -294,10 +299,7 @@ class ProductBuilder(PhaseBuilder):
         """What the conditions leave of each tile, found once a launch."""
         if not conditions:
             return "", ()
-        f, name = self.form, f"summary{self.number}"
-        both = conditions[0]
-        for c in conditions[1:]:
-            both = Map("logical_and", (both, c))
+        f, name, both = self.form, f"summary{self.number}", conjunction(conditions)
         step = {self.row: f.rows, self.stream: f.depth}
         tiles = tuple((x, step.get(x, 1)) for x in (*self.rows, self.stream) if x in both.axes)
         if not self.s.is_buffer(name):
@@ -334,16 +336,21 @@ class ProductBuilder(PhaseBuilder):
         i, j = (self.stream, self.row) if self.lanes == "row" else (self.row, self.stream)
         folds = () if again else tuple(self.fold(self.accs[n]) for n in sorted(self.early))
         m = masked(self.score) if self.score is not None and self.mask_statements() else None
+        score = self.score
+        turned = [x for x in self.turned if m is not None or not x.tested]
+        if m is not None and score is not None:
+            score = transform(score, self.turned_masks.get)
+            m = replace(m, all=[transform(c, self.turned_masks.get) for c in m.all])
         read = [e for n, e in self.lifts.items() if n not in self.early and n not in self.stored]
         keep = again or any(self.tile in set(nodes(e)) for e in read) or self._tile_is_weight()
         sizes = self.s.sizes if self.pairs is None else pair_sizes(self.s.sizes)
         block = sizes.inner_block(self.s.extents[p.inner], f.nv * self.s.lanes)
         block = block if self.pairs is None else self.pairs.block(block)
         ahead = not self.at_stream and self.lanes == "row" and self.s.extents[self.row] <= f.rows
-        contract = ir.Contract(self.tile.source, self.a, self.b, i, j, p.inner, f.mr, f.nv, block, raw=self.raw.source, score=self.score,
-                               open_score=m.open if m else None, folds=folds, keep=keep,
+        contract = ir.Contract(self.tile.source, self.a, self.b, i, j, p.inner, f.mr, f.nv, block, raw=self.raw.source, score=score,
+                               open_score=m.open if m else None, mask=conjunction(m.all) if m else None, folds=folds, keep=keep,
                                rest=(f.depth if self.lanes == "row" else f.rows) % f.mr, ahead=ahead)  # fmt: skip
-        return [*out, *self.at_stream, *self.turned, contract]
+        return [*out, *self.at_stream, *turned, contract]
 
     def _tile_is_weight(self) -> bool:
         stored = any(self.tile in set(nodes(e)) for _, e in self.stored.values())
@@ -405,8 +412,9 @@ class ProductBuilder(PhaseBuilder):
             b = self._column_panels(a, v, d, nv * s.lanes, pairs)
         w = self.weights[a.name]
         block = f.depth if pairs is None else pairs.block(f.depth)
+        trim = self.lanes == "row" and pairs is None and bool(self.mask_statements())
         return [ir.Contract(a.name, ir.Operand(w.source, w.dims), b, self.row, d, self.stream, mr, nv, block, "state", factor, rank,
-                            rest=f.rows % mr, extra=tuple(self._rider(n) for n in riders))]  # fmt: skip
+                            trim=trim, rest=f.rows % mr, extra=tuple(self._rider(n) for n in riders))]  # fmt: skip
 
     def _rider(self, name: str) -> tuple[str, ir.Operand]:
         w, _ = split_columns(self.lifts[name], self.columns[name])

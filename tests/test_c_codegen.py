@@ -213,6 +213,35 @@ def test_a_boolean_mask_is_summarised(axes: str, lanes: str) -> None:
     assert r.flags[1].all() and not r.flags[0].any() and error(r.outputs[0][0], want[0]) < 2e-5
 
 
+@pytest.mark.parametrize("kind", ["lower", "window", "blocks", "some"])
+@pytest.mark.parametrize("rows", [72, 70, 17])
+def test_blocks_under_a_mask_are_not_multiplied(kind: str, rows: int) -> None:
+    """Register blocks that a mask leaves nothing of, weights that begin and end with zeros; tiles that end within a block, cut
+    by the mask and not; and no short cut where V is not finite."""
+    w = cascades.attention_causal()
+    extents = {"h": 2, "i": rows, "j": 100, "e": 16, "d": 20}
+    rng = np.random.default_rng(rows)
+    i, j = np.arange(rows)[:, None], np.arange(100)
+    t = {
+        "lower": j <= i + 30,
+        "window": (j <= i + 20) & (j > i - 9),
+        "blocks": (rng.random((1 + rows // 16, 17)) < 0.3).repeat(16, 0).repeat(6, 1)[:rows, :100],
+        "some": rng.random((rows, 100)) < 0.1,
+    }[kind]
+    t[:, 0] |= ~t.any(-1)
+    k, q, v = w.make(rng, extents)
+    z = np.einsum("hie,hje->hij", q.astype(np.float64), k) * 0.25
+    p = cascades.softmax64(np.where(t, z, -np.inf))
+    choice = {"lanes": "row", "depth": 48, "rows": 48}
+    r = run(cascades.masked_by_array("ij"), [k, q, v, t], extents, choice=choice)
+    contracts = [s for ph in r.kernel.phases for s in ir.statements(ph.body) if isinstance(s, ir.Contract)]
+    assert [(s.mask is not None, s.trim) for s in contracts] == [(True, False), (False, True)]
+    assert error(r.outputs[0], p @ v) < 2e-5 and not r.flags.any()
+    v[1, 7, 3] = np.nan
+    r = run(cascades.masked_by_array("ij"), [k, q, v, t], extents, choice=choice)
+    assert r.flags[1].all() and not r.flags[0].any() and error(r.outputs[0][0], p[0] @ v[0]) < 2e-5
+
+
 @pytest.mark.parametrize("axes", ["ij", "hij", "ji"])
 @pytest.mark.parametrize("lanes", ["row", "stream"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

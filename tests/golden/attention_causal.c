@@ -25,6 +25,9 @@ struct context {
   int64_t out_out0_s0;
   int64_t out_out0_s1;
   rf_real * buf_finite0_v;
+  rf_real * buf_columns0_o;
+  int64_t buf_columns0_o_s0;
+  int64_t buf_columns0_o_s1;
   int64_t acc_o_ld;
   uint8_t * flags;
   int64_t off_tile0;
@@ -34,13 +37,25 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s1 = ctx->in_k_s1;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
-  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * 80 + 0 * RF_LINE); }
+  if (test & 2) {
+    M some = m_none();
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) { const M m = tail(nj - j * LANES);
+      RF_UNROLL(6) for (int i = 0; i < 6; i++) {
+        const V t10 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t11 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t12 = m_le(t10, t11);
+        some = m_or(some, m_and(m, t12));
+      }
+    }
+    if (!m_any(some)) { if (last) RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 112 + j * LANES, set1(-RF_INF)); return; }
+  }
+  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * 112 + 0 * RF_LINE); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * in_k_s1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -48,43 +63,55 @@ RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const r
     }
   }
   if (!zero)
-  { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
-  if (!last) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
+  { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 112 + j * LANES); }
+  if (!last) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 112 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
-      V a9 = ld_real(acc_m + (x_i + j * LANES));
+      V a14 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
-        const V t8 = x[i][j];
-        a9 = v_max_raw(a9, t8);
-        st_real(d + i * 80 + j * LANES, t8);
+        const V t13 = x[i][j];
+        a14 = v_max_raw(a14, t13);
+        st_real(d + i * 112 + j * LANES, t13);
       }
-      st_real(acc_m + (x_i + j * LANES), a9);
+      st_real(acc_m + (x_i + j * LANES), a14);
     }
   } else {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
-      V a15 = ld_real(acc_m + (x_i + j * LANES));
+      V a20 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
-        const V t10 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t11 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t12 = m_le(t10, t11);
-        const V t13 = x[i][j];
-        const V t14 = sel(t12, t13, set1(-RF_INF));
-        a15 = v_max_raw(a15, t14);
-        st_real(d + i * 80 + j * LANES, t14);
+        const V t15 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t16 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t17 = m_le(t15, t16);
+        const V t18 = x[i][j];
+        const V t19 = sel(t17, t18, set1(-RF_INF));
+        a20 = v_max_raw(a20, t19);
+        st_real(d + i * 112 + j * LANES, t19);
       }
-      st_real(acc_m + (x_i + j * LANES), a15);
+      st_real(acc_m + (x_i + j * LANES), a20);
     }
   }
 }
-RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_NOINLINE void contract_8(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s1 = ctx->in_k_s1;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
-  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * 80 + 0 * RF_LINE); }
+  if (test & 2) {
+    M some = m_none();
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) { const M m = tail(nj - j * LANES);
+      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
+        const V t21 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t22 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t23 = m_le(t21, t22);
+        some = m_or(some, m_and(m, t23));
+      }
+    }
+    if (!m_any(some)) { if (last) RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 112 + j * LANES, set1(-RF_INF)); return; }
+  }
+  RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * 112 + 0 * RF_LINE); }
   RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * in_k_s1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -92,60 +119,16 @@ RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const r
     }
   }
   if (!zero)
-  { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
-  if (!last) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
-  if (!test) {
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
-      
-      V a17 = ld_real(acc_m + (x_i + j * LANES));
-      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t16 = x[i][j];
-        a17 = v_max_raw(a17, t16);
-        st_real(d + i * 80 + j * LANES, t16);
-      }
-      st_real(acc_m + (x_i + j * LANES), a17);
-    }
-  } else {
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
-      const M m = tail(nj - j * LANES); (void)m;
-      V a23 = ld_real(acc_m + (x_i + j * LANES));
-      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t18 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t19 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t20 = m_le(t18, t19);
-        const V t21 = x[i][j];
-        const V t22 = sel(t20, t21, set1(-RF_INF));
-        a23 = v_max_raw(a23, t22);
-        st_real(d + i * 80 + j * LANES, t22);
-      }
-      st_real(acc_m + (x_i + j * LANES), a23);
-    }
-  }
-}
-RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
-  int64_t const in_k_s1 = ctx->in_k_s1;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[1][2];
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 80 + 0 * RF_LINE); }
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
-    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_k_s1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  if (!zero)
-  { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 80 + j * LANES); }
-  if (!last) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 80 + j * LANES, x[i][j]); return; }
+  { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 112 + j * LANES); }
+  if (!last) { RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 112 + j * LANES, x[i][j]); return; }
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
       V a25 = ld_real(acc_m + (x_i + j * LANES));
-      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
+      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
         const V t24 = x[i][j];
         a25 = v_max_raw(a25, t24);
-        st_real(d + i * 80 + j * LANES, t24);
+        st_real(d + i * 112 + j * LANES, t24);
       }
       st_real(acc_m + (x_i + j * LANES), a25);
     }
@@ -153,27 +136,84 @@ RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const r
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
       V a31 = ld_real(acc_m + (x_i + j * LANES));
-      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
+      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
         const V t26 = set1((rf_real)(x_j_0 + (x_j + i)));
         const V t27 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
         const M t28 = m_le(t26, t27);
         const V t29 = x[i][j];
         const V t30 = sel(t28, t29, set1(-RF_INF));
         a31 = v_max_raw(a31, t30);
-        st_real(d + i * 80 + j * LANES, t30);
+        st_real(d + i * 112 + j * LANES, t30);
       }
       st_real(acc_m + (x_i + j * LANES), a31);
     }
   }
 }
-RF_NOINLINE void contract_60(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
+RF_NOINLINE void contract_9(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+  int64_t const in_k_s1 = ctx->in_k_s1;
+  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
+  V x[1][2];
+  if (test & 2) {
+    M some = m_none();
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) { const M m = tail(nj - j * LANES);
+      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
+        const V t32 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t33 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t34 = m_le(t32, t33);
+        some = m_or(some, m_and(m, t34));
+      }
+    }
+    if (!m_any(some)) { if (last) RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 112 + j * LANES, set1(-RF_INF)); return; }
+  }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 112 + 0 * RF_LINE); }
+  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+    V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
+    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_k_s1]);
+      x[i][0] = v_fma(y, b0, x[i][0]);
+      x[i][1] = v_fma(y, b1, x[i][1]);
+    }
+  }
+  if (!zero)
+  { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * 112 + j * LANES); }
+  if (!last) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 112 + j * LANES, x[i][j]); return; }
+  if (!test) {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      
+      V a36 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
+        const V t35 = x[i][j];
+        a36 = v_max_raw(a36, t35);
+        st_real(d + i * 112 + j * LANES, t35);
+      }
+      st_real(acc_m + (x_i + j * LANES), a36);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
+      V a42 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
+        const V t37 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t38 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t39 = m_le(t37, t38);
+        const V t40 = x[i][j];
+        const V t41 = sel(t39, t40, set1(-RF_INF));
+        a42 = v_max_raw(a42, t41);
+        st_real(d + i * 112 + j * LANES, t41);
+      }
+      st_real(acc_m + (x_i + j * LANES), a42);
+    }
+  }
+}
+RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
+  if (test) { n = rf_used(a, 112, 6, n); const int64_t from = rf_unused(a, 112, 6, n);
+    a += from * 112; b += from * 16; n -= from; }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 112, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -183,32 +223,15 @@ RF_NOINLINE void contract_60(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_61(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[6][2];
-  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
-  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
-    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
-  RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_62(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
+RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[4][2];
+  if (test) { n = rf_used(a, 112, 4, n); const int64_t from = rf_unused(a, 112, 4, n);
+    a += from * 112; b += from * 16; n -= from; }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 112, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -218,32 +241,15 @@ RF_NOINLINE void contract_62(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_63(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[4][2];
-  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  RF_UNROLL(4) for (int i = 0; i < 4; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
-  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
-    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
-  RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_64(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
+RF_NOINLINE void contract_73(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[2][2];
+  if (test) { n = rf_used(a, 112, 2, n); const int64_t from = rf_unused(a, 112, 2, n);
+    a += from * 112; b += from * 16; n -= from; }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 112, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -253,51 +259,16 @@ RF_NOINLINE void contract_64(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_65(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[2][2];
-  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  RF_UNROLL(2) for (int i = 0; i < 2; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
-  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
-    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
-  RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_66(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
+RF_NOINLINE void contract_74(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
+  if (test) { n = rf_used(a, 112, 1, n); const int64_t from = rf_unused(a, 112, 1, n);
+    a += from * 112; b += from * 16; n -= from; }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 112, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
-    RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 1]);
-      x[i][0] = v_fma(y, b0, x[i][0]);
-      x[i][1] = v_fma(y, b1, x[i][1]);
-    }
-  }
-  if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
-}
-RF_NOINLINE void contract_67(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
-  int64_t const in_v_s1 = ctx->in_v_s1;
-  int64_t const acc_o_ld = ctx->acc_o_ld;
-  (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
-  V x[1][2];
-  M ok[2]; RF_UNROLL(2) for (int j = 0; j < 2; j++) ok[j] = tail(nj - j * LANES);
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
-  RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 80, b += in_v_s1) {
-    V b0 = ldm_real(ok[0], b + 0 * LANES); IN_REGISTER(b0); V b1 = ldm_real(ok[1], b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
       x[i][1] = v_fma(y, b1, x[i][1]);
@@ -330,7 +301,35 @@ static void phase_0_scan_v(void *ctx_, int64_t item, int worker) {
     if (m_any(m_isnan(bad))) { const rf_real no = 0; __atomic_store(buf_finite0_v, &no, __ATOMIC_RELAXED); }
   }
 }
-static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
+static void phase_1_pack_columns0_o(void *ctx_, int64_t item, int worker) {
+  const struct context *ctx = (const struct context *)ctx_;
+  (void)item; (void)worker;
+  int64_t const n_h = ctx->n_h;
+  int64_t const n_j = ctx->n_j;
+  int64_t const n_d = ctx->n_d;
+  const f32_t * const in_v = ctx->in_v;
+  int64_t const in_v_s0 = ctx->in_v_s0;
+  int64_t const in_v_s1 = ctx->in_v_s1;
+  rf_real * const buf_columns0_o = ctx->buf_columns0_o;
+  int64_t const buf_columns0_o_s0 = ctx->buf_columns0_o_s0;
+  int64_t rest = item; (void)rest;
+  const int64_t x_d_0 = rest % ((n_d + 255) / 256) * 256; rest /= ((n_d + 255) / 256);
+  const int64_t x_d_c = rf_min(256, n_d - x_d_0);
+  const int64_t x_h_0 = rest % n_h; rest /= n_h;
+  for (int64_t c0 = 0; c0 < n_j; c0 += 32) for (int64_t p = 0; p < x_d_c; p += 16) {
+    rf_real *const to = buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_d_0 * (n_j) + p * (n_j); const int64_t left = x_d_c - p;
+    if (left >= 16) for (int64_t x_j = c0; x_j < rf_min(c0 + 32, n_j); x_j++) for (int64_t l = 0; l < 16; l += LANES) {
+      const V t2 = ld_f32(in_v + x_h_0 * in_v_s0 + x_j * in_v_s1 + (x_d_0 + (p + l)));
+      st_real(to + x_j * 16 + l, t2);
+    }
+    else for (int64_t x_j = c0; x_j < rf_min(c0 + 32, n_j); x_j++) for (int64_t l = 0; l < 16; l += LANES) {
+      const M m = tail(left - l);
+      const V t3 = ldm_f32(m, in_v + x_h_0 * in_v_s0 + x_j * in_v_s1 + (x_d_0 + (p + l)));
+      st_real(to + x_j * 16 + l, keep(m, t3));
+    }
+  }
+}
+static void phase_2_over_j(void *ctx_, int64_t item, int worker) {
     /* m: max of where((#j <= #i), (sum_e((q[h,i,e] * k[h,j,e])) * 0.25), -inf) */
     /* s: sum of exp((where((#j <= #i), (sum_e((q[h,i,e] * k[h,j,e])) * 0.25), -inf) - m)); rebase (s' * exp((m' - m))) */
     /* o: sum of (exp((where((#j <= #i), (sum_e((q[h,i,e] * k[h,j,e])) * 0.25), -inf) - m)) * v[h,j,d]); rebase (o' * exp((m' - m))) */
@@ -347,13 +346,12 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
   const f32_t * const in_q = ctx->in_q;
   int64_t const in_q_s0 = ctx->in_q_s0;
   int64_t const in_q_s1 = ctx->in_q_s1;
-  const f32_t * const in_v = ctx->in_v;
-  int64_t const in_v_s0 = ctx->in_v_s0;
-  int64_t const in_v_s1 = ctx->in_v_s1;
   f32_t * const out_out0 = ctx->out_out0;
   int64_t const out_out0_s0 = ctx->out_out0_s0;
   int64_t const out_out0_s1 = ctx->out_out0_s1;
   rf_real * const buf_finite0_v = ctx->buf_finite0_v;
+  rf_real * const buf_columns0_o = ctx->buf_columns0_o;
+  int64_t const buf_columns0_o_s0 = ctx->buf_columns0_o_s0;
   int64_t const acc_o_ld = ctx->acc_o_ld;
   uint8_t * const flags = ctx->flags;
   rf_real *const work = ctx->work + worker * ctx->work_size;
@@ -361,26 +359,26 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
   rf_real *const buf_rows0 = work + ctx->off_rows0;
   rf_real *const buf_factor0_3 = work + ctx->off_factor0_3;
   int64_t rest = item; (void)rest;
-  const int64_t x_i_0 = rest % ((n_i + 63) / 64) * 64; rest /= ((n_i + 63) / 64);
-  const int64_t x_i_c = rf_min(64, n_i - x_i_0);
+  const int64_t x_i_0 = rest % ((n_i + 95) / 96) * 96; rest /= ((n_i + 95) / 96);
+  const int64_t x_i_c = rf_min(96, n_i - x_i_0);
   const int64_t x_h_0 = rest % n_h; rest /= n_h;
-  rf_real acc_m[64] __attribute__((aligned(64)));
-  for (int64_t t = 0; t < 64; t++) acc_m[t] = -RF_INF;
-  rf_real acc_m_old[64] __attribute__((aligned(64)));
-  for (int64_t t = 0; t < 64; t++) acc_m_old[t] = -RF_INF;
-  rf_real acc_s[64] __attribute__((aligned(64)));
-  for (int64_t t = 0; t < 64; t++) acc_s[t] = (rf_real)0;
+  rf_real acc_m[96] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 96; t++) acc_m[t] = -RF_INF;
+  rf_real acc_m_old[96] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 96; t++) acc_m_old[t] = -RF_INF;
+  rf_real acc_s[96] __attribute__((aligned(64)));
+  for (int64_t t = 0; t < 96; t++) acc_s[t] = (rf_real)0;
   rf_real *acc_o = work + ctx->off_o;
-  for (int64_t t = 0; t < 64 * acc_o_ld + 32; t++) acc_o[t] = (rf_real)0;
+  for (int64_t t = 0; t < 96 * acc_o_ld + 32; t++) acc_o[t] = (rf_real)0;
   for (int64_t p = 0; p < x_i_c; p += 16) for (int64_t l = 0; l < 16; l += LANES) {
     rf_real *to = buf_rows0 + p * (n_e) + l; const int64_t left = x_i_c - p - l; (void)left;
     for (int64_t x_e = 0; x_e < n_e; x_e += LANES) {
       V r[LANES]; const M m = tail(n_e - x_e);
       for (int q = 0; q < LANES; q++) {
         r[q] = set1(0); if (q < left) {
-          const V t2 = ldm_f32(m, in_q + x_h_0 * in_q_s0 + (x_i_0 + (p + l + q)) * in_q_s1 + x_e);
-          const V t3 = t2 * set1((rf_real)0x1.0000000000000p-2);
-          r[q] = t3;
+          const V t4 = ldm_f32(m, in_q + x_h_0 * in_q_s0 + (x_i_0 + (p + l + q)) * in_q_s1 + x_e);
+          const V t5 = t4 * set1((rf_real)0x1.0000000000000p-2);
+          r[q] = t5;
         }
       }
       v_transpose(r);
@@ -388,115 +386,115 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
       st_real(to + (x_e + q) * 16, r[q]);
     }
   }
-  for (int64_t x_j_0 = 0; x_j_0 < n_j; x_j_0 += 48) {
-    const int64_t x_j_c = rf_min(48, n_j - x_j_0);
+  for (int64_t x_j_0 = 0; x_j_0 < n_j; x_j_0 += 96) {
+    const int64_t x_j_c = rf_min(96, n_j - x_j_0);
     if ((0 + 1 * (x_i_0 + x_i_c - 1) + -1 * x_j_0 < 0) && buf_finite0_v[0] != 0) continue;
-    const int cut4 = 0 + 1 * x_i_0 + -1 * (x_j_0 + x_j_c - 1) < 0;
+    const int cut6 = 0 + 1 * x_i_0 + -1 * (x_j_0 + x_j_c - 1) < 0;
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       acc_m_old[x_i] = acc_m[x_i];
     }
     for (int64_t c0 = 0; c0 < n_e || c0 == 0; c0 += 64) for (int64_t p = 0; p < x_i_c; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= x_i_c; const int test = cut4 || !whole; (void)whole;
-      for (; i + 6 <= x_j_c; i += 6) { contract_5(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
-      for (; i + 3 <= x_j_c; i += 3) { contract_6(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
-      for (; i + 1 <= x_j_c; i += 1) { contract_7(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 80 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      int64_t i = 0; const int whole = p + (2 * LANES) <= x_i_c; const int test = (cut6 || !whole) + 2 * (cut6 && buf_finite0_v[0] != 0); (void)whole;
+      for (; i + 6 <= x_j_c; i += 6) { contract_7(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 112 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      for (; i + 3 <= x_j_c; i += 3) { contract_8(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 112 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      for (; i + 1 <= x_j_c; i += 1) { contract_9(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 112 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m32 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
-      if (m_any(m32)) {
-        const V t34 = ld_real(acc_s + x_i);
-        const V t35 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t36 = v_settle(ld_real(acc_m + x_i));
-        const V t37 = t35 - t36;
-        const V t38 = v_exp(t37);
-        const V t39 = t34 * t38;
-        const V n33 = t39;
-        st_real(acc_s + x_i, sel(m32, n33, ld_real(acc_s + x_i)));
+      const M m43 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      if (m_any(m43)) {
+        const V t45 = ld_real(acc_s + x_i);
+        const V t46 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t47 = v_settle(ld_real(acc_m + x_i));
+        const V t48 = t46 - t47;
+        const V t49 = v_exp(t48);
+        const V t50 = t45 * t49;
+        const V n44 = t50;
+        st_real(acc_s + x_i, sel(m43, n44, ld_real(acc_s + x_i)));
       }
     }
     {
       int64_t x_i = 0;
       for (; x_i + 2 * LANES <= x_i_c; x_i += 2 * LANES) {
-        V a40 = ld_real(acc_s + x_i);
-        V a45 = ld_real(acc_s + (x_i + 1 * LANES));
-        const V t42 = v_settle(ld_real(acc_m + x_i));
-        const V t47 = v_settle(ld_real(acc_m + (x_i + 1 * LANES)));
+        V a51 = ld_real(acc_s + x_i);
+        V a56 = ld_real(acc_s + (x_i + 1 * LANES));
+        const V t53 = v_settle(ld_real(acc_m + x_i));
+        const V t58 = v_settle(ld_real(acc_m + (x_i + 1 * LANES)));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t41 = ld_real(buf_tile0 + x_j * 80 + x_i);
-          const V t43 = t41 - t42;
-          const V t44 = v_expz(t43);
-          a40 = a40 + t44;
-          st_real(buf_tile0 + x_j * 80 + x_i, t44);
-          const V t46 = ld_real(buf_tile0 + x_j * 80 + (x_i + 1 * LANES));
-          const V t48 = t46 - t47;
-          const V t49 = v_expz(t48);
-          a45 = a45 + t49;
-          st_real(buf_tile0 + x_j * 80 + (x_i + 1 * LANES), t49);
+          const V t52 = ld_real(buf_tile0 + x_j * 112 + x_i);
+          const V t54 = t52 - t53;
+          const V t55 = v_expz(t54);
+          a51 = a51 + t55;
+          st_real(buf_tile0 + x_j * 112 + x_i, t55);
+          const V t57 = ld_real(buf_tile0 + x_j * 112 + (x_i + 1 * LANES));
+          const V t59 = t57 - t58;
+          const V t60 = v_expz(t59);
+          a56 = a56 + t60;
+          st_real(buf_tile0 + x_j * 112 + (x_i + 1 * LANES), t60);
         }
-        st_real(acc_s + x_i, a40);
-        st_real(acc_s + (x_i + 1 * LANES), a45);
+        st_real(acc_s + x_i, a51);
+        st_real(acc_s + (x_i + 1 * LANES), a56);
       }
       for (; x_i < x_i_c; x_i += 1 * LANES) {
         const M m = tail(x_i_c - x_i);
-        V a50 = ld_real(acc_s + x_i);
-        const V t52 = v_settle(ld_real(acc_m + x_i));
+        V a61 = ld_real(acc_s + x_i);
+        const V t63 = v_settle(ld_real(acc_m + x_i));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t51 = ld_real(buf_tile0 + x_j * 80 + x_i);
-          const V t53 = t51 - t52;
-          const V t54 = v_expz(t53);
-          a50 = a50 + t54;
-          st_real(buf_tile0 + x_j * 80 + x_i, t54);
+          const V t62 = ld_real(buf_tile0 + x_j * 112 + x_i);
+          const V t64 = t62 - t63;
+          const V t65 = v_expz(t64);
+          a61 = a61 + t65;
+          st_real(buf_tile0 + x_j * 112 + x_i, t65);
         }
-        st_real(acc_s + x_i, a50);
+        st_real(acc_s + x_i, a61);
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m55 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      const M m66 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
       st_real(buf_factor0_3 + x_i, set1((rf_real)1));
-      if (m_any(m55)) {
-        const V t56 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t57 = v_settle(ld_real(acc_m + x_i));
-        const V t58 = t56 - t57;
-        const V t59 = v_exp(t58);
-        st_real(buf_factor0_3 + x_i, sel(m55, t59, set1((rf_real)1)));
+      if (m_any(m66)) {
+        const V t67 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t68 = v_settle(ld_real(acc_m + x_i));
+        const V t69 = t67 - t68;
+        const V t70 = v_exp(t69);
+        st_real(buf_factor0_3 + x_i, sel(m66, t70, set1((rf_real)1)));
       }
     }
-    for (int64_t c0 = 0; c0 < x_j_c || c0 == 0; c0 += 48) for (int64_t p = 0; p < n_d; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = cut4 || !whole; (void)whole;
-      for (; i + 6 <= x_i_c; i += 6) { if (whole) contract_60(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_61(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 4 <= x_i_c; i += 4) { if (whole) contract_62(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_63(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 2 <= x_i_c; i += 2) { if (whole) contract_64(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_65(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 1 <= x_i_c; i += 1) { if (whole) contract_66(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); else contract_67(ctx, buf_tile0 + i * 1 + c0 * 80, in_v + x_h_0 * in_v_s0 + x_j_0 * in_v_s1 + p + c0 * in_v_s1, rf_min(48, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 48 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+    for (int64_t c0 = 0; c0 < x_j_c || c0 == 0; c0 += 96) for (int64_t p = 0; p < n_d; p += (2 * LANES)) {
+      int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = (cut6 && buf_finite0_v[0] != 0); (void)whole;
+      for (; i + 6 <= x_i_c; i += 6) { contract_71(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 4 <= x_i_c; i += 4) { contract_72(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 2 <= x_i_c; i += 2) { contract_73(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 1 <= x_i_c; i += 1) { contract_74(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    V bad68 = set1(0);
+    V bad75 = set1(0);
     {
       int64_t x_d = 0;
-      const V t70 = set1(acc_s[x_i]);
+      const V t77 = set1(acc_s[x_i]);
       for (; x_d + LANES <= n_d; x_d += LANES) {
-        const V t69 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t71 = t69 / t70;
-        const V t72 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        st_f32(out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t71);
-        bad68 = bad68 + t72 * set1(0);
-      }
-      const V t74 = set1(acc_s[x_i]);
-      if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
-        const V t73 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t75 = t73 / t74;
         const V t76 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t75);
-        bad68 = bad68 + keep(m, t76 * set1(0));
+        const V t78 = t76 / t77;
+        const V t79 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        st_f32(out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t78);
+        bad75 = bad75 + t79 * set1(0);
+      }
+      const V t81 = set1(acc_s[x_i]);
+      if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
+        const V t80 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t82 = t80 / t81;
+        const V t83 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t82);
+        bad75 = bad75 + keep(m, t83 * set1(0));
       }
     }
-    if (m_any(m_isnan(bad68))) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    if (m_any(m_isnan(bad75))) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad77 = 0;
-    bad77 |= !isfinite(acc_m[x_i]);
-    bad77 |= !isfinite(acc_s[x_i]);
-    if (bad77) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad84 = 0;
+    bad84 |= !isfinite(acc_m[x_i]);
+    bad84 |= !isfinite(acc_s[x_i]);
+    if (bad84) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
@@ -519,23 +517,28 @@ RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *
   ctx->in_v = (f32_t *)in[2];
   ctx->out_out0 = (f32_t *)out[0];
   const int64_t n_segment = ctx->n_segment = 1; (void)n_segment;
+  ctx->buf_columns0_o_s0 = (n_j) * (rf_up(n_d, 16));
+  ctx->buf_columns0_o_s1 = (rf_up(n_d, 16));
   const int64_t acc_o_ld = ctx->acc_o_ld = (rf_up(n_d, 32)) + ((rf_up(n_d, 32)) % 512 == 0 ? 16 : 0);
   int64_t size = 0, work = 0; (void)work;
   const int64_t at_buf_finite0_v = size; size += rf_up(9, 16) + 16;
-  ctx->off_tile0 = work; work += rf_up(3848, 16) + 16;
-  ctx->off_rows0 = work; work += rf_up((n_e) * (64) + 8, 16) + 16;
-  ctx->off_factor0_3 = work; work += rf_up(72, 16) + 16;
-  ctx->off_o = work; work += rf_up(64 * acc_o_ld + 32, 16) + 16;
+  const int64_t at_buf_columns0_o = size; size += rf_up((n_h) * (n_j) * (rf_up(n_d, 16)) + 8, 16) + 16;
+  ctx->off_tile0 = work; work += rf_up(10760, 16) + 16;
+  ctx->off_rows0 = work; work += rf_up((n_e) * (96) + 8, 16) + 16;
+  ctx->off_factor0_3 = work; work += rf_up(104, 16) + 16;
+  ctx->off_o = work; work += rf_up(96 * acc_o_ld + 32, 16) + 16;
   work = rf_up(work, 1024) + 16; ctx->work_size = work;
   rf_real *shared = (rf_real *)rf_alloc((size_t)size * sizeof(rf_real) + 64);
   ctx->work = (rf_real *)rf_alloc((size_t)(work * threads) * sizeof(rf_real) + 64);
   if (!shared || !ctx->work) { rf_free(shared); rf_free(ctx->work); return 1; }
   ctx->buf_finite0_v = shared + at_buf_finite0_v;
+  ctx->buf_columns0_o = shared + at_buf_columns0_o;
   ctx->buf_finite0_v[0] = 1;
   ctx->flags = (uint8_t *)out[1];
   memset(ctx->flags, 0, (size_t)(n_h * n_i));
   rf_parallel(phase_0_scan_v, ctx, n_h * ((n_j + 255) / 256), threads, 0);
-  rf_parallel(phase_1_over_j, ctx, n_h * ((n_i + 63) / 64), threads, 1);
+  rf_parallel(phase_1_pack_columns0_o, ctx, n_h * ((n_d + 255) / 256), threads, 0);
+  rf_parallel(phase_2_over_j, ctx, n_h * ((n_i + 95) / 96), threads, 1);
   rf_free(shared); rf_free(ctx->work);
   return 0;
 }

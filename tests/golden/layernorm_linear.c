@@ -38,7 +38,7 @@ RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const 
   V x[6][2];
   RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * acc_y_ld + 0 * RF_LINE); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * 272]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -55,7 +55,7 @@ RF_NOINLINE void contract_69(const struct context *ctx, const rf_real *a, const 
   V x[4][2];
   RF_UNROLL(4) for (int i = 0; i < 4; i++) { PREFETCH_WRITE(d + i * acc_y_ld + 0 * RF_LINE); }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 272]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -72,7 +72,7 @@ RF_NOINLINE void contract_70(const struct context *ctx, const rf_real *a, const 
   V x[2][2];
   RF_UNROLL(2) for (int i = 0; i < 2; i++) { PREFETCH_WRITE(d + i * acc_y_ld + 0 * RF_LINE); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 272]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -89,7 +89,7 @@ RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const 
   V x[1][2];
   RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * acc_y_ld + 0 * RF_LINE); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 272]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -320,7 +320,7 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
       }
     }
     for (int64_t c0 = 0; c0 < x_k_c || c0 == 0; c0 += 256) for (int64_t p = 0; p < n_n; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= n_n; const int test = 0 || !whole; (void)whole;
+      int64_t i = 0; const int whole = p + (2 * LANES) <= n_n; const int test = (0 || !whole); (void)whole;
       for (; i + 6 <= x_r_c; i += 6) { contract_68(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
       for (; i + 4 <= x_r_c; i += 4) { contract_69(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
       for (; i + 2 <= x_r_c; i += 2) { contract_70(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }

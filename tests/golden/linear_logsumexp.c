@@ -35,7 +35,7 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
   V x[6][2];
   RF_UNROLL(6) for (int i = 0; i < 6; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(6) for (int i = 0; i < 6; i++) { const V y = set1(a[i * in_w_s0]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -75,7 +75,7 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
   V x[3][2];
   RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
   RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * in_w_s0]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -115,7 +115,7 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
   V x[1][2];
   RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_w_s0]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -211,7 +211,7 @@ static void phase_1_over_v(void *ctx_, int64_t item, int worker) {
         acc_m_old[(x_r_0 + x_r)] = acc_m[(x_r_0 + x_r)];
       }
       for (int64_t c0 = 0; c0 < n_h || c0 == 0; c0 += 352) for (int64_t p = 0; p < x_r_c; p += (2 * LANES)) {
-        int64_t i = 0; const int whole = p + (2 * LANES) <= x_r_c; const int test = 0 || !whole; (void)whole;
+        int64_t i = 0; const int whole = p + (2 * LANES) <= x_r_c; const int test = (0 || !whole); (void)whole;
         for (; i + 6 <= x_v_c; i += 6) { contract_2(ctx, in_w + x_v_0 * in_w_s0 + i * in_w_s0 + c0 * 1, buf_rows0 + x_r_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(352, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 352 >= n_h, test, x_r_c - p, x_segment, x_r_0, x_v_0, i, p, acc_m); }
         for (; i + 3 <= x_v_c; i += 3) { contract_3(ctx, in_w + x_v_0 * in_w_s0 + i * in_w_s0 + c0 * 1, buf_rows0 + x_r_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(352, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 352 >= n_h, test, x_r_c - p, x_segment, x_r_0, x_v_0, i, p, acc_m); }
         for (; i + 1 <= x_v_c; i += 1) { contract_4(ctx, in_w + x_v_0 * in_w_s0 + i * in_w_s0 + c0 * 1, buf_rows0 + x_r_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(352, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 352 >= n_h, test, x_r_c - p, x_segment, x_r_0, x_v_0, i, p, acc_m); }
