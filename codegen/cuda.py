@@ -35,7 +35,7 @@ def emit(kernel: Kernel, gpu: Gpu, *, where: tuple[str, ...] | None = None) -> C
         names.extent(a)
     texts, launches = [], []
     for n, p in enumerate(kernel.phases):
-        text, launch = _phase(names, p, n)
+        text, launch = _phase(names, p, n, gpu)
         texts.append(text)
         launches.append(launch)
     code = indent(texts)
@@ -85,7 +85,7 @@ def printer(names: CudaNames, phase: Phase) -> Any:
     raise IRError(f"phase {phase.name!r}: no printer for the form {phase.place.form!r}")
 
 
-def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
+def _phase(names: CudaNames, p: Phase, number: int, gpu: Gpu) -> tuple[str, Launch]:
     made = printer(names, p)
     lines: list[str] = made.body()
     name = f"phase_{number}_{identifier(p.name)}"
@@ -104,12 +104,15 @@ def _phase(names: CudaNames, p: Phase, number: int) -> tuple[str, Launch]:
     axes = [(p.stream if g.axis == SEGMENT else g.axis, g.step) for g in p.grid if g.axis != ROW]
     grid = tuple(Size(axis, divide=step) for axis, step in axes)
     args = tuple(arg for _, _, arg in chosen)
-    return text, Launch(name, (grid, (), ()), p.place.threads, getattr(made, "shared", 0), args, made.per_block)
+    return text, Launch(name, (grid, (), ()), p.place.threads, getattr(made, "shared", 0), args, made.per_block,
+                        p.place.resident * gpu.multiprocessors)  # fmt: skip
 
 
 def _bounds(place: Place) -> str:
     """Threads of a block and, where ptxas would spill for one more, the blocks a multiprocessor should hold. Shared memory has no
     room for a second block of parts."""
+    if place.resident:
+        return f"{place.threads}, {place.resident}"
     if place.parts > 1 or (place.form == "mma" and place.run == 4):
         return f"{place.threads}, 1"
     return f"{place.threads}, 2" if place.form == "tile" and place.threads <= 256 else str(place.threads)

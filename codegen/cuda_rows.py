@@ -9,21 +9,19 @@ from redfuser_eq.expr import Acc, Expr, Load, nodes
 
 from .c_expr import Place, Scope, _offsets
 from .cuda_expr import TYPES, CudaNames, Values
-from .cuda_state import StateCode
-from .kernel import SEGMENT, Fetch, Finish, Flag, Loop, Merge, Partial, Phase, Rebase, Scan, State, Stmt, Store, Sweep
+from .cuda_near import NearRows
+from .kernel import SEGMENT, WIDTHS, Fetch, Finish, Flag, Loop, Merge, Partial, Phase, Rebase, Scan, Stage, State, Stmt, Store, Sweep
 
 CHUNKS = {"f32": 4, "f64": 4, "f16": 8, "bf16": 8, "e4m3": 16}  # dtypes with 16-byte accesses, and what a vector must be a multiple of
 SPILLS = {"f32": 4, "f64": 2, "f16": 8, "bf16": 8, "e4m3": 4, "i8": 4}
-BYTES = {"double": 8, "i64": 8, "u64": 8, "float": 4, "int": 4, "u32": 4, "u16": 2, "short": 2}
 
 
-class RowsPrinter(StateCode):
+class RowsPrinter(NearRows):
     """The body of one phase of form "rows" or "elements"."""
 
     def __init__(self, names: CudaNames, phase: Phase):
         super().__init__(names, phase)
-        assert phase.place is not None
-        self.place = phase.place
+        self.once = False
         self.given: dict[Expr, str] = {}
         self.edge = False
         self.fetched: dict[Load, str] = {}
@@ -33,6 +31,8 @@ class RowsPrinter(StateCode):
         out = [*self._items(), *self._states()]
         for s in self.phase.body:
             out += self.statement(s)
+        if self.held:
+            return [*out, "}", "cp_async_wait<0>();"]
         return out if self.names.where is None else [*out, "__syncthreads();", "}"]
 
     @property
@@ -42,7 +42,8 @@ class RowsPrinter(StateCode):
 
     # ---- places
     def _items(self) -> list[str]:
-        """Which grid point a thread works on, and which of the threads of a row it is."""
+        """Which grid point a thread works on, and which of the threads of a row it is. A block does one part of the grid, or part
+        after part."""
         p, n = self.place, self.names
         rows = p.threads // p.group
         if p.along == "stream":
@@ -54,23 +55,44 @@ class RowsPrinter(StateCode):
         inside = "inside" if picked else "live"
         out = [f"const int lane = {lane};", f"const i64 items = {' * '.join(sizes) or '1'};"]
         part = "(i64)blockIdx.x"
-        if n.where is not None:  # few blocks, so that a launch with nothing to do costs little
+        if self.held:
+            out += self._ahead(item)
+        if n.where is not None or self.held:  # with flags, few blocks, so that a launch with nothing to do costs little
             part = "part"
             out.append(f"for (i64 part = blockIdx.x; part * {rows} < items; part += gridDim.x) {{")
         out += [f"i64 item = {part} * {rows} + {item};", f"const bool {inside} = item < items;", f"if (!{inside}) item = items - 1;"]
-        for g in reversed(self.phase.grid):
-            start, size = n.start(g.axis), n.extent(g.axis)
-            out.append(f"const i64 {start} = {'item' if g is self.phase.grid[0] else f'split(item, {size})'};")
-            self.at[g.axis] = Place(start)
-            if g.axis == SEGMENT:
-                out.append(f"const i64 low = {start} * {g.step}; i64 high = min({n.extent(self.phase.stream)}, low + {g.step});")
-        if self.phase.stream and not any(g.axis == SEGMENT for g in self.phase.grid):
-            out.append(f"const i64 low = 0; i64 high = {n.extent(self.phase.stream)};")
+        out += self._points()
+        if self.held:
+            return [*out, *self.next_rows(f"min((part + gridDim.x) * {rows} + {item}, items - 1)"),
+                    f"const bool more = (part + gridDim.x) * {rows} < items;"]  # fmt: skip
+        out += self._bounds()
         if picked:
             out.append(f"const bool live = inside && *({self.flag_at('where', n.where or ())});")
             out += ["if (!live) high = low;"] if self.phase.stream else []
             out.append("if (!__syncthreads_or(live)) continue;")
         return [*out, f"const int offset = lane * {p.vector};"] if self.phase.stream else out
+
+    def _points(self) -> list[str]:
+        out = []
+        for g in reversed(self.phase.grid):
+            start = self.names.start(g.axis)
+            out.append(f"const i64 {start} = {'item' if g is self.phase.grid[0] else f'split(item, {self.names.extent(g.axis)})'};")
+            self.at[g.axis] = Place(start)
+        return out
+
+    def _bounds(self) -> list[str]:
+        """The part of the stream that an item has."""
+        n, stream = self.names, self.phase.stream
+        for g in self.phase.grid:
+            if g.axis == SEGMENT:
+                return [f"const i64 low = {n.start(SEGMENT)} * {g.step}; i64 high = min({n.extent(stream)}, low + {g.step});"]
+        return [f"const i64 low = 0; i64 high = {n.extent(stream)};"] if stream else []
+
+    def _ahead(self, item: str) -> list[str]:
+        """Before the parts of the grid that a block does one after another: the copies for its first."""
+        self._points()
+        start = [*self._bounds(), f"const int offset = lane * {self.place.vector};"]
+        return [*start, *self.first_copies(f"min((i64)blockIdx.x * {self.per_block} + {item}, items - 1)")]
 
     def _states(self) -> list[str]:
         out = []
@@ -100,6 +122,7 @@ class RowsPrinter(StateCode):
 
     def do_fetch(self, s: Fetch) -> list[str]:
         """Declares the registers of a tile, and how the row lies in memory; fetched where the tile begins."""
+        self.once = self.once or s.once
         return self._prepare(s.loads) + (["const i64 at = low + offset;", *self._fetch(s.loads, True)] if s.once else [])
 
     def _prepare(self, loads: tuple[Load, ...]) -> list[str]:
@@ -108,16 +131,16 @@ class RowsPrinter(StateCode):
             if e in self.fetched:
                 continue
             name = self.fetched[e] = self.names.fresh("x")
+            self.given[e] = f"{name}[e]"
+            if e.source in self.held:
+                out.append(f"real {name}[{self.place.elems}];")
+                continue
             base, _, tag = self._row(e)
             out.append(f"const {TYPES[tag]} *const {name}_p = {base};")
             if self._vector(e):
                 out.append(f"const bool {name}_v = ((u64)({name}_p + low) & 15) == 0;")
             out.append(f"real {name}[{self.place.elems}];")
-            self.given[e] = f"{name}[e]"
         return out
-
-    def _bytes(self, tag: str) -> int:
-        return BYTES.get(TYPES[tag], 1)
 
     def _row(self, e: Load) -> tuple[str, str, str]:
         """(address of the row's first element, stride along the stream, dtype tag)."""
@@ -133,13 +156,16 @@ class RowsPrinter(StateCode):
         _, step, tag = self._row(e)
         v = self.place.vector
         same = (tag == "f64") == (self.names.k.real == "double")
-        return step == "1" and v > 1 and tag in CHUNKS and v * self._bytes(tag) % 16 == 0 and same
+        return step == "1" and v > 1 and tag in CHUNKS and v * WIDTHS[tag] % 16 == 0 and same
 
     def _fetch(self, loads: tuple[Load, ...], edge: bool) -> list[str]:
         out = []
         p = self.place
         for e in loads:
             name = self.fetched[e]
+            if e.source in self.held:
+                out += self.near_fetch(e, name, edge)
+                continue
             _, step, tag = self._row(e)
             get = f"(real)get_{tag}({name}_p + {'k' if step == '1' else f'k * {step}'})"
             if self._vector(e):
@@ -162,18 +188,24 @@ class RowsPrinter(StateCode):
         loads = next((x.loads for x in s.body if isinstance(x, Fetch)), ())
         rest = tuple(x for x in s.body if not isinstance(x, Fetch))
         out = self._prepare(loads)
-        if not loads and self.given:  # one tile, already in registers
+        if not loads and self.once:  # one tile, already in registers
             return ["{", *self._tile(rest, (), True), "}"]
         out += [f"for (i64 tile = low; tile < high; tile += {s.step}) {{", "const i64 at = tile + offset;"]
         out += [f"if (tile + {s.step} <= high) {{", *self._tile(rest, loads, False)]
-        return [*out, "} else {", *self._tile(rest, loads, True), "}", "}"]
+        out += ["} else {", *self._tile(rest, loads, True), "}", "}"]
+        self.waited(s)
+        return out
 
     def _tile(self, body: tuple[Stmt, ...], loads: tuple[Load, ...], edge: bool) -> list[str]:
         self.edge = edge
-        out = self._fetch(loads, edge)
+        out = self.wait(loads) + self._fetch(loads, edge)
         for s in body:
-            out += self.statement(s)
-        return out
+            out += self.statement(s) if not isinstance(s, Stage) else []
+        return [*out, *(self.copies("more") if any(isinstance(s, Stage) for s in body) else [])]
+
+    def do_stage(self, s: Stage) -> list[str]:
+        """Before everything, see `_ahead`."""
+        return []
 
     def elements(self, pre: list[str], lines: list[str]) -> Values:
         """Expressions at element e of the tile; what does not vary along the stream goes to `pre`."""

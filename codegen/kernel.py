@@ -333,16 +333,17 @@ class Scan:
 
 @dataclass(frozen=True)
 class Stage:
-    """Bring a tile of an operand close, on devices with explicit memory: into dst, a worker's buffer over (row, column) axes,
-    padded with zeros where the axes end. The column axis is the contiguous one where the source has any. inner: an axis of
-    dst is the inner axis of a contraction and comes in blocks. dtype: tag of dst's elements, "" for the source's own.
-    mapped: the copy engine does it, by a tensor map of the source."""
+    """Bring a tile of an operand close, on devices with explicit memory: into dst, a worker's buffer over (row, column) axes, padded
+    with zeros where the axes end. The column axis is the contiguous one where the source has any. inner: an axis of dst is the inner
+    axis of a contraction and comes in blocks. dtype: tag of dst's elements, "" for the source's own. mapped: by the copy engine. In
+    rows, a thread brings its own elements of the item's row; ahead: of the block's next item, to where the tile at hand was."""
 
     dst: str
     source: Operand
     inner: str = ""
     dtype: str = ""
     mapped: bool = False
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
@@ -358,8 +359,8 @@ class Summarise:
 
 @dataclass(frozen=True)
 class Fetch:
-    """The tile's elements of loads that are contiguous along the stream into the threads' registers, `Place.vector` of them in
-    accesses of 16 bytes where the address allows. once: before the loops, because one tile covers the stream."""
+    """The tile's elements of loads along the stream, of arrays or of what was staged, into the threads' registers, `Place.vector` of
+    them in accesses of 16 bytes where the address allows. once: before the loops, because one tile covers the stream."""
 
     loads: tuple[Load, ...]
     once: bool = False
@@ -390,6 +391,7 @@ class Place:
     warpgroups). warps: of the block, the last `producers` of which only copy.
     rows: group: threads that share a row; the block does threads / group points of the last grid axis at once. elems: elements
     of the stream a thread holds of a tile, `vector` of them consecutive. along: which neighbour threads walk, "stream" or "row".
+    resident: blocks of a multiprocessor that go over all items in turn (0: a block does no other items after its first ones).
     mma: fragments: blocks of 16 rows that a warp holds. stages: tiles of operands in flight. parts: groups of warps, each with its
     own share of every tile of the stream and states of its own, combined by a `Finish` of parts. run: neighbours a thread holds."""
 
@@ -404,6 +406,7 @@ class Place:
     along: str = "stream"
     parts: int = 1
     run: int = 2
+    resident: int = 0
 
     @property
     def threads(self) -> int:
@@ -474,7 +477,7 @@ DTYPES = {
     "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",
     "uint64": "u64", "uint32": "u32", "uint16": "u16", "uint8": "u8", "bool": "b8",
 }  # fmt: skip
-WIDTHS = {"f16": 2, "bf16": 2, "e4m3": 1, "i8": 1, "f32": 4, "tf32": 4}  # bytes of an element, of the formats that matrix instructions take
+WIDTHS = {t: 8 if "64" in t else 4 if "32" in t else 2 if "16" in t else 1 for t in (*DTYPES.values(), "tf32")}  # bytes of an element
 
 
 def _text(x: Any) -> str:

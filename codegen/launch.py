@@ -22,7 +22,7 @@ MapArg: TypeAlias = tuple[str, str, tuple[tuple[str, int], ...], tuple[int, ...]
 class Launch:
     """name: the `extern "C" __global__` function. grid: each of its three sizes as a product of sizes, the first of which counts
     points: a block does `per_block` of them at once. A size of 0 means that there is nothing to launch. block: threads. shared:
-    bytes of dynamic shared memory.
+    bytes of dynamic shared memory. most: blocks along the first, which then go over all points (0: as many as it takes).
 
     args, in the order of the kernel's parameters: ("in", source), ("out", position), ("flags",), ("buffer", name) and, in a program
     of flagged rows, ("where",) and ("guard",) are device pointers; ("extent", axis), ("in_stride", source, dimension) and
@@ -35,6 +35,7 @@ class Launch:
     shared: int
     args: tuple[tuple[Any, ...], ...]
     per_block: int = 1
+    most: int = 0
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,8 @@ def size_of(size: Size, extents: Mapping[str, int]) -> int:
 def grid_of(launch: Launch, extents: Mapping[str, int]) -> tuple[int, int, int]:
     """Blocks in x, y and z. Some are 0 when there is nothing to do."""
     x, y, z = (prod(size_of(s, extents) for s in sizes) for sizes in launch.grid)
-    return -(-x // launch.per_block), y, z
+    x = -(-x // launch.per_block)
+    return min(x, launch.most) if launch.most else x, y, z
 
 
 def bytes_of(scratch: Scratch, extents: Mapping[str, int]) -> int:

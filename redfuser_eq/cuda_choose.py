@@ -98,6 +98,8 @@ def _others(kernel: ir.Kernel) -> Iterator[dict[str, Any]]:
     yield from ({"depth": n} for n in _halves(depth))
     parts = max((p.place.parts for p in tiles if p.place is not None), default=1)
     yield from ({"parts": n} for n in _halves(parts, 2))
+    if any(isinstance(s, ir.Stage) for p in phases if p.place is not None and p.place.form == "rows" for s in p.body):
+        yield {"near": False}
     group = max((p.place.group for p in phases if p.place is not None and p.place.form == "rows"), default=0)
     yield from ({"group": n} for n in (group // 2, group // 4) if n >= 32)
 

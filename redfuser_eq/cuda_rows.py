@@ -8,17 +8,21 @@ depends on its own extent alone: a row gives the same bits in any batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING
 
 from .codegen import kernel as ir
-from .codegen.kernel import SEGMENT
+from .codegen.kernel import SEGMENT, WIDTHS
+from .cuda_near import Near, near, renamed
 from .expr import Acc, Expr, Load, Reduce, nodes
 from .forms import Form, Question
 from .ops import MONOIDS
 from .phase import PhaseBuilder, law
 from .roles import Roles, rename_sources
+from .schedule import row_major
+from .tiles import up
 
 if TYPE_CHECKING:
     from .cuda_schedule import CudaScheduler
@@ -81,8 +85,12 @@ class RowsBuilder(PhaseBuilder):
         array = next((a for a in self.s.inputs if a.name == e.source), None)
         return None if array is None else array.strides[e.dims.index(self.stream)]
 
-    @cached_property
+    @property
     def place(self) -> ir.Place:
+        return self.own_place if self.near is None else self.near.place
+
+    @cached_property
+    def own_place(self) -> ir.Place:
         """Neighbour threads along the stream where loads are contiguous there, else along the rows."""
         loads, choice = self._loads(), self.s.choice
         n = max(1, self.s.extents[self.stream])
@@ -114,6 +122,38 @@ class RowsBuilder(PhaseBuilder):
             elems = kept
         return ir.Place("rows", threads // 32, group=group, elems=up(int(choice.get("elems", elems)), vector), vector=vector)
 
+    @cached_property
+    def near(self) -> Near | None:
+        """Rows in shared memory between the sweeps, where registers do not hold them."""
+        n, base, wanted = self.s.extents[self.stream], self.own_place, self.s.choice.get("near")
+        twice = self._twice()
+        fits = n <= base.group * base.elems
+        if not twice or wanted is False or (fits and not wanted) or self._is_cut() or self._closed_reductions():
+            return None
+        arrays = {a.name: a for a in self.s.inputs}
+        given = {k: int(v) for k, v in self.s.choice.items() if k in ("threads", "group", "elems")}
+        each = sum(8 * max(1, a.k) * (1 if MONOIDS[a.op].state == "value" else 2) for a in self.accs.values())
+        held = each * (32 if base.along == "row" else 1)
+        width = sum(WIDTHS[arrays[e.source].dtype] for e in twice)
+        return near(base, twice, width, n, held, self.s.gpu, given, all(self._even(e) for e in twice))
+
+    def _twice(self) -> list[Load]:
+        """Loads of the rows that more than one sweep reads."""
+        swept = [set(self._loads(exprs)) for exprs in self._sweeps()]
+        found = {e for e in self._loads() if e.axes & set(self.rows) and sum(e in x for x in swept) > 1}
+        return sorted(found, key=repr)
+
+    def _sweeps(self) -> list[list[Expr]]:
+        """What each sweep evaluates: those of the passes and, where results lie along the stream, the one that writes them."""
+        passes = [[self.lifts[a.name] for a in r.accs] for r in self.g.roles]
+        return [*passes, [e for _, e in self.along]] if self.along else passes
+
+    def _even(self, e: Load) -> bool:
+        """Whether rows start at multiples of 16 bytes, if the array does."""
+        array = next(a for a in self.s.inputs if a.name == e.source)
+        strides = self.s.strides.get(e.source, row_major(e.dims, self.s.extents))
+        return all(s * WIDTHS[array.dtype] % 16 == 0 for d, s in zip(e.dims, strides, strict=True) if d != self.stream)
+
     def _returns(self) -> bool:
         """The row is swept again."""
         return bool(self.along) or len(self.g.roles) > 1
@@ -132,15 +172,18 @@ class RowsBuilder(PhaseBuilder):
         s = self.s
         self.deferred: list[tuple[int, Expr]] = []
         n, wanted = s.extents[self.stream], s.choice.get("segment")
-        if len(self.g.roles) > 1:
+        if not self._is_cut():
             return 0
         if wanted is None:
-            wanted = max(SEGMENT_ELEMENTS, ceil(n / SEGMENTS)) if n >= LONG else 0
-        if not 0 < int(wanted) < n:
-            return 0
+            wanted = max(SEGMENT_ELEMENTS, ceil(n / SEGMENTS))
+        place = self.place
         self._defer()
-        length = up(int(wanted), self.place.group * self.place.elems)
+        length = up(int(wanted), place.group * place.elems)
         return length if ceil(n / length) > 1 or self.deferred else 0
+
+    def _is_cut(self) -> bool:
+        n, wanted = self.s.extents[self.stream], self.s.choice.get("segment")
+        return len(self.g.roles) == 1 and (n >= LONG if wanted is None else 0 < int(wanted) < n)
 
     def _defer(self) -> None:
         """Outputs along the stream read the states from memory."""
@@ -160,16 +203,7 @@ class RowsBuilder(PhaseBuilder):
 
     def phases(self) -> list[ir.Phase]:
         place = self.place
-        tile = place.group * place.elems
-        loads = tuple(sorted(self._loads(), key=repr))
-        once = self.s.extents[self.stream] <= tile and self._returns() and bool(loads)
-        body: list[ir.Stmt] = [ir.Fetch(loads, True)] if once else []
-        fetch = (ir.Fetch(loads),) if loads and not once else ()
-        for r in self.g.roles:
-            body += [ir.Loop(self.stream, tile, (*fetch, *self.pass_statements(r))), self._finish(r)]
-        if self.along:
-            stores = tuple((self.s.outputs[i].name, e) for i, e in self.along)
-            body.append(ir.Loop(self.stream, tile, (*fetch, ir.Sweep("stream", (), stores))))
+        body = self._sweep_statements()
         grid = tuple(ir.Grid(x) for x in self._order())
         name, laws = f"over_{self.stream}", tuple(law(a) for a in self.accs.values())
         if not self.segment:
@@ -182,6 +216,38 @@ class RowsBuilder(PhaseBuilder):
         merge = ir.Phase("merge", grid, (ir.Merge(self.levels(), parts), *self.results()), "", self.stream, states=self.states(False),
                          place=whole)  # fmt: skip
         return [*self.before, own, merge, *self._late(cut)]
+
+    def _sweep_statements(self) -> list[ir.Stmt]:
+        """The sweeps. A row comes from memory before them, where registers or shared memory hold it, else in each."""
+        tile = self.place.group * self.place.elems
+        loads = tuple(sorted(self._loads(), key=repr))
+        body: list[ir.Stmt] = []
+        swept = [tuple(sorted(self._loads(exprs), key=repr)) for exprs in self._sweeps()]
+        if self.near is not None:
+            names = self._stage(self.near, body)
+            swept = [tuple(names.get(e, e) for e in x) for x in swept]
+        elif self.s.extents[self.stream] <= tile and self._returns() and loads:
+            body.append(ir.Fetch(loads, True))
+            swept = [() for _ in swept]
+        ahead = tuple(replace(s, ahead=True) for s in body if isinstance(s, ir.Stage))
+        last = max((n for n, x in enumerate(swept) if any(self.s.is_buffer(e.source) for e in x)), default=0)
+        fetches = [(ir.Fetch(x),) if x else () for x in swept]
+        after = [ahead if n == last else () for n in range(len(swept))]
+        for n, r in enumerate(self.g.roles):
+            body += [ir.Loop(self.stream, tile, (*fetches[n], *self.pass_statements(r), *after[n])), self._finish(r)]
+        if self.along:
+            stores = tuple((self.s.outputs[i].name, e) for i, e in self.along)
+            body.append(ir.Loop(self.stream, tile, (*fetches[-1], ir.Sweep("stream", (), stores), *after[-1])))
+        return body
+
+    def _stage(self, near: Near, body: list[ir.Stmt]) -> dict[Expr, Load]:
+        """Start the copies of rows, and let the sweeps read these: what replaces each load."""
+        buffers, names, stages = near.stages(self.number, self.stream, {a.name: a.dtype for a in self.s.inputs})
+        self.s.buffers += buffers
+        body += stages
+        self.lifts = {n: renamed(e, names) for n, e in self.lifts.items()}
+        self.along = [(i, renamed(e, names)) for i, e in self.along]
+        return names
 
     def _late(self, grid: tuple[ir.Grid, ...]) -> list[ir.Phase]:
         """The sweep that writes along the rows, by segments."""
@@ -221,8 +287,3 @@ class RowsBuilder(PhaseBuilder):
                 self.s.buffers.append(ir.Buffer(n, dims, sizes, shared=True))
             out.append((st.name, names[0], names[1]))
         return tuple(out)
-
-
-def up(n: int, m: int) -> int:
-    """n rounded up to a multiple of m."""
-    return -(-n // m) * m

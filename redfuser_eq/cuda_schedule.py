@@ -53,7 +53,8 @@ def schedule(
     """The Kernel of a cascade on a GPU.
 
     extents, strides: as in `schedule.schedule`. choice: decisions to overrule: form ("mma", "tile", "rows": the first to try),
-    segment (elements of the stream, 0 for none), threads, group, elems, rows, depth, parts, groups (False: no warpgroups); None to
+    segment (elements of the stream, 0 for none), near (rows that are swept again in shared memory: False never, True even where
+    registers hold them), threads, group, elems, rows, depth, parts, groups (False: no warpgroups); None to
     take the fastest of a few by the performance model. unmapped: sources that no tensor map may describe, as those that start at
     no multiple of 16 bytes. Raises Unsupported where the Kernel has no form."""
     check(cascade)

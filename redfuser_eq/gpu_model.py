@@ -34,7 +34,6 @@ TENSOR = ("mma", "wgmma")  # forms of `Place` that use tensor cores
 SYNC = 0.62  # of what warpgroups reach, one warp's instructions do on a GPU that has both (Luo et al., "Dissecting the NVIDIA Hopper
 # architecture through microbenchmarking and multiple level analysis", 2025)
 SAMPLES = 32  # tiles of an axis that are looked at for a mask's share
-_SIZES = {"f64": 8, "i64": 8, "u64": 8, "f32": 4, "tf32": 4, "i32": 4, "u32": 4, "f16": 2, "bf16": 2, "i16": 2, "u16": 2}
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Occupancy:
 class Prediction:
     """One launch. read, written: bytes of memory, each once. near: bytes that blocks read, from L2 or memory. flops: float32
     instructions. tensor: flop by dtype tag of the operands. special: results of special functions. tiles: trips through the
-    inner loop of one block, with `barriers` each. staged: bytes that tensor cores get from shared memory. waves: rounds of
+    inner loop of one block, with `barriers` each. staged: bytes that tensor cores and rows get from shared memory. waves: rounds of
     resident blocks. times: seconds by resource; bound: the largest; seconds: it and the start of the launch."""
 
     name: str
@@ -185,10 +184,11 @@ class _Count:
         total = 0
         for b in self.kernel.buffers:
             used = any(b.name in _names(s) for s in ir.statements(self.phase.body))
-            if b.shared or not used or (self.place.form in TENSOR and b.name not in self.origin):
+            close = self.place.form in (*TENSOR, "rows")
+            if b.shared or not used or (close and b.name not in self.origin):
                 continue
-            width = _size(self.staged[b.name]) if self.place.form in TENSOR and b.name in self.origin else self._real
-            stages = self.place.stages if b.name in self.origin else 1
+            width = _size(self.staged[b.name]) if close and b.name in self.origin else self._real
+            stages = self.place.stages if b.name in self.origin and self.place.form != "rows" else 1
             total += stages * width * math.prod(self._length(s) for s in b.sizes)
         return min(total, self.gpu.shared_limit)
 
@@ -254,6 +254,9 @@ class _Count:
             self._product(s, share)
         elif isinstance(s, ir.Dot):
             self.totals.flops += share * self._points({s.i, s.k, s.c})
+        elif isinstance(s, ir.Fetch):
+            held = [e for e in s.loads if e.source in self.origin]
+            self.totals.staged += share * sum(self._footprint(e.dims) * _size(self.staged[e.source]) for e in held)
         if isinstance(s, (ir.Rebase, ir.ColumnRebase)):
             self._operations([e for _, e in s.items], share * trips)
             self._operations([f[1] for f in getattr(s, "factors", ())], share * trips)
@@ -311,6 +314,8 @@ class _Count:
 
     def _reads(self, s: ir.Stmt) -> set[str]:
         """Arrays in memory that a statement reads."""
+        if isinstance(s, ir.Stage) and s.ahead:  # of another item
+            return set()
         names = {e.source for e in nodes(*_expressions(s)) if isinstance(e, Load)}
         names |= {o.source for o in _operands(s)}
         names |= {e.source for e in getattr(s, "loads", ())}
@@ -350,7 +355,7 @@ def _sample(extent: int, step: int) -> list[int]:
 
 
 def _size(tag: str) -> int:
-    return {"float": 4, "double": 8}.get(tag) or _SIZES.get(tag, 1)
+    return {"float": 4, "double": 8}.get(tag) or ir.WIDTHS.get(tag, 1)
 
 
 def _expressions(s: ir.Stmt) -> list[Expr]:

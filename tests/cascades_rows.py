@@ -57,14 +57,18 @@ def logsumexp_axis0() -> Workload:
     return logsumexp(axes="kr")
 
 
-def softmax() -> Workload:
-    x = load("x", "rk")
+def softmax(dtype: Any = F32) -> Workload:
+    x = load("x", "rk", dtype)
     b = Builder("k", "r")
     m, s, _ = shifted(b, x)
     p = exp(x - total("k", x, "max"))
+
+    def make(rng: np.random.Generator, ext: Mapping[str, int]) -> list[Array]:
+        return [a.astype(dtype) for a in normal(x="rk")(rng, ext)]
+
     return workload(
-        "softmax", {"r": 5, "k": 99}, [b.done()], [(exp(x - m) / s, "rk")], [p / total("k", p)], normal(x="rk"), lambda x: [softmax64(x)]
-    )
+        "softmax", {"r": 5, "k": 99}, [b.done()], [(exp(x - m) / s, "rk")], [p / total("k", p)], make, lambda x: [softmax64(x)]
+    )  # fmt: skip
 
 
 def entropy() -> Workload:

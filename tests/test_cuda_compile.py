@@ -31,12 +31,14 @@ BF16, F16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
 
 @dataclass(frozen=True)
 class Case:
-    """extents: full sizes. dtype: of the workload's inputs, where it takes one. quick: compiled in every run of the tests."""
+    """extents: full sizes. dtype: of the workload's inputs, where it takes one. strides: of sources that are not
+    row-major. quick: compiled in every run of the tests."""
 
     workload: str
     extents: dict[str, int]
     choice: dict[str, Any] = field(default_factory=dict)
     dtype: Any = None
+    strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     quick: bool = False
 
 
@@ -50,7 +52,10 @@ CASES: dict[str, Case] = {
     "logsumexp over axis 0": Case("logsumexp_axis0", {"r": 4096, "k": 8192}),
     "softmax in registers": Case("softmax", {"r": 4096, "k": 8192}, quick=True),
     "softmax in more registers": Case("softmax", {"r": 4096, "k": 16384}),
-    "softmax twice": Case("softmax", ROWS),
+    "softmax in shared memory": Case("softmax", ROWS, quick=True),
+    "softmax f16 in shared memory": Case("softmax", {"r": 1024, "k": 65536}, dtype=F16),
+    "softmax over transposed rows in shared memory": Case("softmax", {"r": 4096, "k": 1000}, {"near": True}, strides={"x": (1, 4096)}),
+    "softmax twice": Case("softmax", {"r": 1024, "k": 100_000}),
     "entropy": Case("entropy", ROWS),
     "kl": Case("kl", ROWS),
     "variance bf16": Case("variance", ROWS | {"k": 65536}, dtype=BF16),
@@ -73,7 +78,7 @@ def test_the_table(name: str, gpu: str, update_golden: bool) -> None:
     case, device = CASES[name], GPUS[gpu]
     make = getattr(cascades, case.workload)
     w = make() if case.dtype is None else make(case.dtype)
-    program = emit(schedule(w.cascade, case.extents, {}, device, case.choice), device)
+    program = emit(schedule(w.cascade, case.extents, case.strides, device, case.choice), device)
     reports = compile_report(program.text, device.arch)
     found = {}
     for launch in program.launches:

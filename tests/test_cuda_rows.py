@@ -76,8 +76,8 @@ def test_outputs_along_rows_that_are_cut(name: str) -> None:
 
 @pytest.mark.parametrize("k", [1, 3, 31, 64, 1000, 9001, 17000])
 def test_outputs_along_the_stream(k: int) -> None:
-    """Rows that fit in registers are read once, longer ones twice."""
-    r = check(cascades.softmax(), {"r": 3, "k": k}, order=RANDOM)
+    """Rows that fit in registers are read once, longer ones twice where they are not held elsewhere."""
+    r = check(cascades.softmax(), {"r": 3, "k": k}, choice={"near": False}, order=RANDOM)
     once = [s.once for p in r.kernel.phases for s in ir.statements(p.body) if isinstance(s, ir.Fetch)]
     assert once == ([True] if k < 17000 else [False, False])
 

@@ -6,6 +6,12 @@ DEV void cp_async16(u32 to, const void *from, int bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 
+//@ cp_async : starts a copy of N (4, 8 or 16) bytes to shared memory, both at multiples of N.
+template <int N> DEV void cp_async(u32 to, const void *from) {
+  if (N == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(N) : "memory");
+}
+
 //@ cp_async_commit : closes a group of copies.
 DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

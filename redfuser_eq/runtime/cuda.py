@@ -92,7 +92,7 @@ def programs(
     if made.flag_axes is None or _same(cascade, plain):
         return made, None
     try:
-        kernel = schedule(in_place(plain, extents), extents, strides, gpu, {"form": "rows"})
+        kernel = schedule(in_place(plain, extents), extents, strides, gpu, {"form": "rows", "near": False})
     except Unsupported:
         return made, None
     return made, _printed(kernel, gpu, made.flag_axes)
