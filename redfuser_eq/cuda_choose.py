@@ -1,8 +1,10 @@
 """Which of a few schedules a GPU should run: the one that the performance model predicts to be fastest.
 
-The scheduler's own decisions come first and win ties; the others overrule one decision each. Times are predicted for a batch that
-fills the GPU many times, whatever the batch at hand is, and for few or many rows that share a stream, so that a row gives the same
-bits in any batch.
+The scheduler's own decisions come first and win ties; the others overrule one decision each. Where no schedule could be faster than
+one at hand, because arrays must be read and functions computed once (`cuda_floor.py`), the rest are not made.
+
+Times are predicted for a batch that fills the GPU many times, whatever the batch at hand is, and for few or many rows that share a
+stream, so that a row gives the same bits in any batch.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 from . import cuda_schedule
 from .cascade import Cascade
 from .codegen import kernel as ir
+from .cuda_floor import floor
 from .cuda_tiles import FEW_ROWS
 from .errors import IRError
 from .gpu import Gpu
@@ -51,18 +54,38 @@ class Candidate:
 
 def candidates(cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu) -> tuple[Candidate, ...]:
     """The schedules that are considered, the scheduler's own first, no kernel twice. Raises Unsupported where it has none."""
+    return tuple(_considered(cascade, extents, strides, gpu))
+
+
+def choose(cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu) -> Candidate:
+    """The best of the candidates; those after one that none can beat are not made."""
+    found: list[Candidate] = []
+    least = 0.0
+    for c in _considered(cascade, extents, strides, gpu):
+        least = least or floor(cascade, c.kernel, reference(cascade, c.kernel, extents, gpu), gpu)
+        found.append(c)
+        chosen = best(found)
+        if chosen.seconds <= (1 + MARGIN) * least:
+            break
+    return chosen
+
+
+def _considered(cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, Sequence[int]], gpu: Gpu) -> Iterator[Candidate]:
     first = cuda_schedule.schedule(cascade, extents, strides, gpu, {})
     if not all(extents.values()):  # nothing to do takes no time in any
-        return (Candidate({}, first, ()),)
+        yield Candidate({}, first, ())
+        return
     sizes = reference(cascade, first, extents, gpu)
-    found = {first.key: Candidate({}, first, model(first, sizes, gpu))}
+    yield Candidate({}, first, model(first, sizes, gpu))
+    seen = {first}
     for choice in _others(first):
         try:
             kernel = cuda_schedule.schedule(cascade, extents, strides, gpu, choice)
         except (Unsupported, IRError):
             continue
-        found.setdefault(kernel.key, Candidate(choice, kernel, model(kernel, sizes, gpu)))
-    return tuple(found.values())
+        if kernel not in seen:
+            seen.add(kernel)
+            yield Candidate(choice, kernel, model(kernel, sizes, gpu))
 
 
 def best(found: Sequence[Candidate]) -> Candidate:

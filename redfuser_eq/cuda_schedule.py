@@ -59,9 +59,9 @@ def schedule(
     no multiple of 16 bytes. Raises Unsupported where the Kernel has no form."""
     check(cascade)
     if choice is None:
-        from .cuda_choose import best, candidates  # late: it asks for the schedules that it compares
+        from .cuda_choose import choose  # late: it asks for the schedules that it compares
 
-        found = best(candidates(cascade, extents, strides, gpu))
+        found = choose(cascade, extents, strides, gpu)
         if not unmapped:
             return found.kernel
         choice = found.choice

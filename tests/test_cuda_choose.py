@@ -10,7 +10,8 @@ import pytest
 from test_gpu_model import CHIP
 
 import redfuser_eq as rf
-from redfuser_eq.cuda_choose import MARGIN, best, candidates, reference
+from redfuser_eq.cuda_choose import MARGIN, best, candidates, choose, reference
+from redfuser_eq.cuda_floor import floor
 from redfuser_eq.cuda_schedule import schedule
 from redfuser_eq.gpu import GPUS
 
@@ -34,6 +35,36 @@ def test_no_candidate_is_predicted_to_be_faster_than_the_chosen_one(name: str, g
     assert all(chosen.seconds <= (1 + MARGIN) * c.seconds for c in found)
     assert schedule(w.cascade, extents, {}, device).key == chosen.kernel.key
     assert found[0].kernel.key == schedule(w.cascade, extents, {}, device, {}).key  # its own come first, and win ties
+
+
+HALF = ("attention", "attention_causal", "attention_window", "decode", "linear_logsumexp", "routing", "mla", "kmeans")
+
+
+@pytest.mark.parametrize(("name", "half"), [*((n, False) for n in sorted(cascades.WORKLOADS)), *((n, True) for n in HALF)])
+def test_candidates_that_are_not_made_would_not_be_chosen(name: str, half: bool) -> None:
+    from test_cuda_mma import workload
+
+    w, device = workload(name) if half else cascades.WORKLOADS[name](), GPUS["h200"]
+    for extents in (w.extents, w.extents | SIZES.get(name, {})):
+        found = candidates(w.cascade, extents, {}, device)
+        assert choose(w.cascade, extents, {}, device).kernel == best(found).kernel
+        sizes = reference(w.cascade, found[0].kernel, extents, device)
+        assert floor(w.cascade, found[0].kernel, sizes, device) <= min(c.seconds for c in found)
+
+
+def test_the_rest_is_not_made_where_nothing_can_be_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    from test_cuda_mma import workload
+
+    from redfuser_eq import cuda_schedule
+
+    made: list[Any] = []
+    known = cuda_schedule.schedule
+    monkeypatch.setattr(cuda_schedule, "schedule", lambda *args: made.append(args) or known(*args))
+    for name in ("attention", "decode", "routing"):
+        w = workload(name)
+        made.clear()
+        choose(w.cascade, w.extents | SIZES[name], {}, GPUS["h200"])
+        assert len(made) == 1, name
 
 
 def test_another_form_is_taken_where_it_is_predicted_to_be_faster() -> None:
