@@ -210,7 +210,8 @@ class ContractStatements(StateStatements):
         if s.trim and a_i == "1":
             out += [f"if (test) {{ n = rf_used(a, {a_c}, {mr}, n); const int64_t from = rf_unused(a, {a_c}, {mr}, n);",
                     f"a += from * {a_c}; b += from * {b_c}; n -= from; }}"]  # fmt: skip
-        if s.mask is not None:
+        main = mr == s.mr and not masked
+        if s.mask is not None and main:
             out += self._left_out(s, over_i, over_j, cell)
         lines = range(-(-s.nv * self.names.k.vector_bytes // 64) if s.keep else 0)
         touch = " ".join(f"PREFETCH_WRITE(d + i * {d_i} + {n} * RF_LINE);" for n in lines)
@@ -220,8 +221,9 @@ class ContractStatements(StateStatements):
         if s.ahead and a_c == "1" and not pairs:
             fetch = f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++) PREFETCH(a + ({mr} + i) * {a_i});"
             out.append(f"for (int64_t c1 = RF_LINE; c1 < n; c1 += RF_LINE) {{ {fetch}")
-            out += [*self._steps(s.nv, load, over_i, a_i, a_c, b_c, "RF_LINE"), "}", "n = (n - 1) % RF_LINE + 1;"]
-        out += pair_steps(self.names, s.nv, mr, b.tag, a_i, b.panel) if pairs else self._steps(s.nv, load, over_i, a_i, a_c, b_c, "n")
+            out += [*self._steps(s.nv, load, over_i, a_i, a_c, b_c, "RF_LINE", True), "}", "n = (n - 1) % RF_LINE + 1;"]
+        steps = pair_steps(self.names, s.nv, mr, b.tag, a_i, b.panel) if pairs else None
+        out += steps or self._steps(s.nv, load, over_i, a_i, a_c, b_c, "n", main)
         out += self._start_lines(s, over_i, over_j, cell)
         store = f"{over_i} {over_j} st_real({cell}, x[i][j]);"
         if s.score is None and not s.folds:
@@ -236,9 +238,9 @@ class ContractStatements(StateStatements):
         ]
         return "\n".join([*out, "}"])
 
-    def _steps(self, nv: int, load: list[str], over_i: str, a_i: str, a_c: str, b_c: str, n: str) -> list[str]:
-        """The innermost loop."""
-        return [f"RF_UNROLL(4) for (int64_t c = 0; c < {n}; c++, a += {a_c}, b += {b_c}) {{",
+    def _steps(self, nv: int, load: list[str], over_i: str, a_i: str, a_c: str, b_c: str, n: str, main: bool) -> list[str]:
+        """The innermost loop; unrolled in the function that most blocks go through."""
+        return [f"{'RF_UNROLL(4) ' if main else ''}for (int64_t c = 0; c < {n}; c++, a += {a_c}, b += {b_c}) {{",
                 " ".join(f"V b{j} = {load[j]}; IN_REGISTER(b{j});" for j in range(nv)),
                 f"{over_i} {{ const V y = set1(a[i * {a_i}]);",
                 *(f"x[i][{j}] = v_fma(y, b{j}, x[i][{j}]);" for j in range(nv)), "}", "}"]  # fmt: skip

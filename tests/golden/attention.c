@@ -88,7 +88,7 @@ RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const r
   V x[3][2];
   RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
   RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * in_k_s2]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -128,7 +128,7 @@ RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const r
   V x[1][2];
   RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_k_s2]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -185,7 +185,7 @@ RF_NOINLINE void contract_49(const struct context *ctx, const rf_real *a, const 
   V x[4][2];
   RF_UNROLL(4) for (int i = 0; i < 4; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 144, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 144, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -202,7 +202,7 @@ RF_NOINLINE void contract_50(const struct context *ctx, const rf_real *a, const 
   V x[2][2];
   RF_UNROLL(2) for (int i = 0; i < 2; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 144, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 144, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -219,7 +219,7 @@ RF_NOINLINE void contract_51(const struct context *ctx, const rf_real *a, const 
   V x[1][2];
   RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 144, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 144, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);

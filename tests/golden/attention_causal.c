@@ -97,21 +97,9 @@ RF_NOINLINE void contract_8(const struct context *ctx, const rf_real *a, const r
   int64_t const in_k_s1 = ctx->in_k_s1;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
-  if (test & 2) {
-    M some = m_none();
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) { const M m = tail(nj - j * LANES);
-      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t21 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t22 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t23 = m_le(t21, t22);
-        some = m_or(some, m_and(m, t23));
-      }
-    }
-    if (!m_any(some)) { if (last) RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 112 + j * LANES, set1(-RF_INF)); return; }
-  }
   RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * 112 + 0 * RF_LINE); }
   RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * in_k_s1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -124,28 +112,28 @@ RF_NOINLINE void contract_8(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
-      V a25 = ld_real(acc_m + (x_i + j * LANES));
+      V a22 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t24 = x[i][j];
-        a25 = v_max_raw(a25, t24);
-        st_real(d + i * 112 + j * LANES, t24);
+        const V t21 = x[i][j];
+        a22 = v_max_raw(a22, t21);
+        st_real(d + i * 112 + j * LANES, t21);
       }
-      st_real(acc_m + (x_i + j * LANES), a25);
+      st_real(acc_m + (x_i + j * LANES), a22);
     }
   } else {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
-      V a31 = ld_real(acc_m + (x_i + j * LANES));
+      V a28 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t26 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t27 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t28 = m_le(t26, t27);
-        const V t29 = x[i][j];
-        const V t30 = sel(t28, t29, set1(-RF_INF));
-        a31 = v_max_raw(a31, t30);
-        st_real(d + i * 112 + j * LANES, t30);
+        const V t23 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t24 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t25 = m_le(t23, t24);
+        const V t26 = x[i][j];
+        const V t27 = sel(t25, t26, set1(-RF_INF));
+        a28 = v_max_raw(a28, t27);
+        st_real(d + i * 112 + j * LANES, t27);
       }
-      st_real(acc_m + (x_i + j * LANES), a31);
+      st_real(acc_m + (x_i + j * LANES), a28);
     }
   }
 }
@@ -153,21 +141,9 @@ RF_NOINLINE void contract_9(const struct context *ctx, const rf_real *a, const r
   int64_t const in_k_s1 = ctx->in_k_s1;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
-  if (test & 2) {
-    M some = m_none();
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) { const M m = tail(nj - j * LANES);
-      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t32 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t33 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t34 = m_le(t32, t33);
-        some = m_or(some, m_and(m, t34));
-      }
-    }
-    if (!m_any(some)) { if (last) RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 112 + j * LANES, set1(-RF_INF)); return; }
-  }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 112 + 0 * RF_LINE); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_k_s1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -180,32 +156,32 @@ RF_NOINLINE void contract_9(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
+      V a30 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
+        const V t29 = x[i][j];
+        a30 = v_max_raw(a30, t29);
+        st_real(d + i * 112 + j * LANES, t29);
+      }
+      st_real(acc_m + (x_i + j * LANES), a30);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
       V a36 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t35 = x[i][j];
+        const V t31 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t32 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t33 = m_le(t31, t32);
+        const V t34 = x[i][j];
+        const V t35 = sel(t33, t34, set1(-RF_INF));
         a36 = v_max_raw(a36, t35);
         st_real(d + i * 112 + j * LANES, t35);
       }
       st_real(acc_m + (x_i + j * LANES), a36);
     }
-  } else {
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
-      const M m = tail(nj - j * LANES); (void)m;
-      V a42 = ld_real(acc_m + (x_i + j * LANES));
-      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t37 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t38 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t39 = m_le(t37, t38);
-        const V t40 = x[i][j];
-        const V t41 = sel(t39, t40, set1(-RF_INF));
-        a42 = v_max_raw(a42, t41);
-        st_real(d + i * 112 + j * LANES, t41);
-      }
-      st_real(acc_m + (x_i + j * LANES), a42);
-    }
   }
 }
-RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_NOINLINE void contract_65(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -223,7 +199,7 @@ RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_NOINLINE void contract_66(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[4][2];
@@ -231,7 +207,7 @@ RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const 
     a += from * 112; b += from * 16; n -= from; }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 112, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 112, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(4) for (int i = 0; i < 4; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -241,7 +217,7 @@ RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_73(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_NOINLINE void contract_67(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[2][2];
@@ -249,7 +225,7 @@ RF_NOINLINE void contract_73(const struct context *ctx, const rf_real *a, const 
     a += from * 112; b += from * 16; n -= from; }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 112, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 112, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(2) for (int i = 0; i < 2; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -259,7 +235,7 @@ RF_NOINLINE void contract_73(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_74(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -267,7 +243,7 @@ RF_NOINLINE void contract_74(const struct context *ctx, const rf_real *a, const 
     a += from * 112; b += from * 16; n -= from; }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * acc_o_ld + 0 * RF_LINE); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 112, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 112, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * 1]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -400,101 +376,101 @@ static void phase_2_over_j(void *ctx_, int64_t item, int worker) {
       for (; i + 1 <= x_j_c; i += 1) { contract_9(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 112 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m43 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
-      if (m_any(m43)) {
-        const V t45 = ld_real(acc_s + x_i);
-        const V t46 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t47 = v_settle(ld_real(acc_m + x_i));
-        const V t48 = t46 - t47;
-        const V t49 = v_exp(t48);
-        const V t50 = t45 * t49;
-        const V n44 = t50;
-        st_real(acc_s + x_i, sel(m43, n44, ld_real(acc_s + x_i)));
+      const M m37 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      if (m_any(m37)) {
+        const V t39 = ld_real(acc_s + x_i);
+        const V t40 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t41 = v_settle(ld_real(acc_m + x_i));
+        const V t42 = t40 - t41;
+        const V t43 = v_exp(t42);
+        const V t44 = t39 * t43;
+        const V n38 = t44;
+        st_real(acc_s + x_i, sel(m37, n38, ld_real(acc_s + x_i)));
       }
     }
     {
       int64_t x_i = 0;
       for (; x_i + 2 * LANES <= x_i_c; x_i += 2 * LANES) {
-        V a51 = ld_real(acc_s + x_i);
-        V a56 = ld_real(acc_s + (x_i + 1 * LANES));
-        const V t53 = v_settle(ld_real(acc_m + x_i));
-        const V t58 = v_settle(ld_real(acc_m + (x_i + 1 * LANES)));
+        V a45 = ld_real(acc_s + x_i);
+        V a50 = ld_real(acc_s + (x_i + 1 * LANES));
+        const V t47 = v_settle(ld_real(acc_m + x_i));
+        const V t52 = v_settle(ld_real(acc_m + (x_i + 1 * LANES)));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t52 = ld_real(buf_tile0 + x_j * 112 + x_i);
-          const V t54 = t52 - t53;
-          const V t55 = v_expz(t54);
-          a51 = a51 + t55;
-          st_real(buf_tile0 + x_j * 112 + x_i, t55);
-          const V t57 = ld_real(buf_tile0 + x_j * 112 + (x_i + 1 * LANES));
-          const V t59 = t57 - t58;
-          const V t60 = v_expz(t59);
-          a56 = a56 + t60;
-          st_real(buf_tile0 + x_j * 112 + (x_i + 1 * LANES), t60);
+          const V t46 = ld_real(buf_tile0 + x_j * 112 + x_i);
+          const V t48 = t46 - t47;
+          const V t49 = v_expz(t48);
+          a45 = a45 + t49;
+          st_real(buf_tile0 + x_j * 112 + x_i, t49);
+          const V t51 = ld_real(buf_tile0 + x_j * 112 + (x_i + 1 * LANES));
+          const V t53 = t51 - t52;
+          const V t54 = v_expz(t53);
+          a50 = a50 + t54;
+          st_real(buf_tile0 + x_j * 112 + (x_i + 1 * LANES), t54);
         }
-        st_real(acc_s + x_i, a51);
-        st_real(acc_s + (x_i + 1 * LANES), a56);
+        st_real(acc_s + x_i, a45);
+        st_real(acc_s + (x_i + 1 * LANES), a50);
       }
       for (; x_i < x_i_c; x_i += 1 * LANES) {
         const M m = tail(x_i_c - x_i);
-        V a61 = ld_real(acc_s + x_i);
-        const V t63 = v_settle(ld_real(acc_m + x_i));
+        V a55 = ld_real(acc_s + x_i);
+        const V t57 = v_settle(ld_real(acc_m + x_i));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t62 = ld_real(buf_tile0 + x_j * 112 + x_i);
-          const V t64 = t62 - t63;
-          const V t65 = v_expz(t64);
-          a61 = a61 + t65;
-          st_real(buf_tile0 + x_j * 112 + x_i, t65);
+          const V t56 = ld_real(buf_tile0 + x_j * 112 + x_i);
+          const V t58 = t56 - t57;
+          const V t59 = v_expz(t58);
+          a55 = a55 + t59;
+          st_real(buf_tile0 + x_j * 112 + x_i, t59);
         }
-        st_real(acc_s + x_i, a61);
+        st_real(acc_s + x_i, a55);
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m66 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      const M m60 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
       st_real(buf_factor0_3 + x_i, set1((rf_real)1));
-      if (m_any(m66)) {
-        const V t67 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t68 = v_settle(ld_real(acc_m + x_i));
-        const V t69 = t67 - t68;
-        const V t70 = v_exp(t69);
-        st_real(buf_factor0_3 + x_i, sel(m66, t70, set1((rf_real)1)));
+      if (m_any(m60)) {
+        const V t61 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t62 = v_settle(ld_real(acc_m + x_i));
+        const V t63 = t61 - t62;
+        const V t64 = v_exp(t63);
+        st_real(buf_factor0_3 + x_i, sel(m60, t64, set1((rf_real)1)));
       }
     }
     for (int64_t c0 = 0; c0 < x_j_c || c0 == 0; c0 += 96) for (int64_t p = 0; p < n_d; p += (2 * LANES)) {
       int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = (cut6 && buf_finite0_v[0] != 0); (void)whole;
-      for (; i + 6 <= x_i_c; i += 6) { contract_71(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 4 <= x_i_c; i += 4) { contract_72(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 2 <= x_i_c; i += 2) { contract_73(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 1 <= x_i_c; i += 1) { contract_74(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 6 <= x_i_c; i += 6) { contract_65(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 4 <= x_i_c; i += 4) { contract_66(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 2 <= x_i_c; i += 2) { contract_67(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      for (; i + 1 <= x_i_c; i += 1) { contract_68(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    V bad75 = set1(0);
+    V bad69 = set1(0);
     {
       int64_t x_d = 0;
-      const V t77 = set1(acc_s[x_i]);
+      const V t71 = set1(acc_s[x_i]);
       for (; x_d + LANES <= n_d; x_d += LANES) {
-        const V t76 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t78 = t76 / t77;
-        const V t79 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        st_f32(out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t78);
-        bad75 = bad75 + t79 * set1(0);
+        const V t70 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t72 = t70 / t71;
+        const V t73 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        st_f32(out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t72);
+        bad69 = bad69 + t73 * set1(0);
       }
-      const V t81 = set1(acc_s[x_i]);
+      const V t75 = set1(acc_s[x_i]);
       if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
-        const V t80 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t82 = t80 / t81;
-        const V t83 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t82);
-        bad75 = bad75 + keep(m, t83 * set1(0));
+        const V t74 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t76 = t74 / t75;
+        const V t77 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t76);
+        bad69 = bad69 + keep(m, t77 * set1(0));
       }
     }
-    if (m_any(m_isnan(bad75))) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    if (m_any(m_isnan(bad69))) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad84 = 0;
-    bad84 |= !isfinite(acc_m[x_i]);
-    bad84 |= !isfinite(acc_s[x_i]);
-    if (bad84) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad78 = 0;
+    bad78 |= !isfinite(acc_m[x_i]);
+    bad78 |= !isfinite(acc_s[x_i]);
+    if (bad78) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

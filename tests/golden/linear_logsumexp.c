@@ -75,7 +75,7 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
   V x[3][2];
   RF_UNROLL(3) for (int i = 0; i < 3; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
   RF_UNROLL(3) for (int i = 0; i < 3; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(3) for (int i = 0; i < 3; i++) { const V y = set1(a[i * in_w_s0]);
       x[i][0] = v_fma(y, b0, x[i][0]);
@@ -115,7 +115,7 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
   V x[1][2];
   RF_UNROLL(1) for (int i = 0; i < 1; i++) { PREFETCH_WRITE(d + i * 144 + 0 * RF_LINE); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = set1(0);
-  RF_UNROLL(4) for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
+  for (int64_t c = 0; c < n; c++, a += 1, b += 16) {
     V b0 = ld_real(b + 0 * LANES); IN_REGISTER(b0); V b1 = ld_real(b + 1 * LANES); IN_REGISTER(b1);
     RF_UNROLL(1) for (int i = 0; i < 1; i++) { const V y = set1(a[i * in_w_s0]);
       x[i][0] = v_fma(y, b0, x[i][0]);
