@@ -78,17 +78,14 @@ class Bound:
 
     # ---- out=
     def _into(self, inputs: list[Any], out: Any) -> None:
-        """Write the results into the caller's arrays: in place, or by way of fresh ones where memory is shared."""
+        """Write the results into the caller's arrays; those that are joined of several, by way of fresh ones."""
         targets = [_target(n, a) for n, a in enumerate(matched(self.traced.tree, out))]
         if not self.traced.joined:
             for n, (t, o, shape) in enumerate(zip(targets, self.program.outputs, self.shapes, strict=True)):
                 _fits(n, t, shape, o.dtype)
-            if not _shared(targets, inputs):
-                views = [
-                    _axes_of(t, o, self.extents) if s else t for t, o, s in zip(targets, self.program.outputs, self._split, strict=True)
-                ]
-                self.run(inputs, self.extents, views)
-                return
+            views = [_axes_of(t, o, self.extents) if s else t for t, o, s in zip(targets, self.program.outputs, self._split, strict=True)]
+            self.run(inputs, self.extents, views)
+            return
         fresh = list(matched(self.traced.tree, self._rebuilt(self.run(inputs, self.extents), NUMPY)))
         for n, (t, value) in enumerate(zip(targets, fresh, strict=True)):
             _fits(n, t, value.shape, value.dtype)
@@ -124,27 +121,24 @@ def _described(out: Any) -> str:
 
 
 def _target(n: int, array: Any) -> Any:
-    if not hasattr(array, "shape") or not hasattr(array, "dtype") or isinstance(array, np.generic):
-        raise TypeError(f"out= array {n} is a {type(array).__name__}; pass an array of the result's shape and dtype")
-    taken = library_of(array).take(array)
+    taken = array
+    if type(array) is not np.ndarray:
+        if not hasattr(array, "shape") or not hasattr(array, "dtype") or isinstance(array, np.generic):
+            raise TypeError(f"out= array {n} is a {type(array).__name__}; pass an array of the result's shape and dtype")
+        taken = library_of(array).take(array)
     if isinstance(taken, np.ndarray):
         if not taken.flags.writeable:
             raise ValueError(f"out= array {n} is read-only; pass a writable array")
-        if any(s == 0 and size > 1 for s, size in zip(taken.strides, taken.shape, strict=True)):
+        if 0 in taken.strides and any(s == 0 and size > 1 for s, size in zip(taken.strides, taken.shape, strict=True)):
             raise ValueError(f"out= array {n} holds one element in several places (a stride of 0); pass an array of its own")
     return taken
 
 
 def _fits(n: int, target: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    if tuple(target.shape) != tuple(shape):
+    if tuple(target.shape) != shape:
         raise ShapeError(f"out= array {n} has shape {tuple(target.shape)}, but result {n} has shape {tuple(shape)}")
     if target.dtype != dtype:
         raise DTypeError(f"out= array {n} has dtype {target.dtype}, but result {n} has dtype {dtype}; it must be the same")
-
-
-def _shared(targets: Sequence[Any], inputs: Sequence[Any]) -> bool:
-    """Whether writing one target could change an input or another target. Only bounds are compared, which is quick."""
-    return any(isinstance(t, np.ndarray) and any(np.may_share_memory(t, x) for x in (*inputs, *targets[:n])) for n, t in enumerate(targets))
 
 
 def _shape(o: Output, extents: Mapping[str, int]) -> tuple[int, ...]:
@@ -153,6 +147,8 @@ def _shape(o: Output, extents: Mapping[str, int]) -> tuple[int, ...]:
 
 def _axes_of(array: Any, o: Output, extents: Mapping[str, int]) -> Any:
     """A result array as a view with one dimension for each axis."""
+    if array.flags.c_contiguous:
+        return array.reshape([extents[a] for a in o.axes])
     shape: list[int] = []
     strides: list[int] = []
     for d, stride in zip(o.dims, array.strides, strict=True):

@@ -78,7 +78,7 @@ class ndarray:
         self.host = np.ndarray(shape, dtype, self.data.mem.buffer.bytes, self.data.offset, strides)
         self.shape, self.strides, self.dtype = self.host.shape, self.host.strides, self.host.dtype
         self.size, self.itemsize, self.ndim, self.nbytes = self.host.size, self.host.itemsize, self.host.ndim, self.host.nbytes
-        self.device = types.SimpleNamespace(id=0)
+        self.flags, self.device = self.host.flags, types.SimpleNamespace(id=0)
 
     def _view(self, host: np.ndarray) -> ndarray:
         offset = host.ctypes.data - self.data.mem.buffer.address if host.size else 0

@@ -28,7 +28,8 @@ class Executable(Protocol):
         """Compute the outputs.
 
         arrays: one for each of `cascade.sources`, their views applied, with any strides. extents: the size
-        of every axis. out: arrays to write into, one for each output, with any strides (None: fresh ones).
+        of every axis. out: arrays to write into, one for each output, with any strides (None: fresh ones);
+        they may share memory with `arrays`, which then are read first.
         Each result has one dimension for each axis of its output, and its dtype.
         Raises ShapeError where shapes, extents or k do not fit, or a max or min has no elements.
         """

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from ..schedule import Unsupported, schedule
 from . import numpy as fallback
 from .compiler import find, load
 from .device import Device, cpu
+from .memory import address, overlaps
 from .numpy import checked_arrays, checked_out
 from .pool import get_num_threads, table
 from .repair import Repair
@@ -136,7 +136,7 @@ class CpuExecutable:
     def __call__(self, arrays: Sequence[Any], extents: Mapping[str, int], out: Sequence[Any] | None = None) -> list[Any]:
         """See `runtime.Executable`. Raises MemoryError when scratch memory runs out, BackendError when a build fails."""
         given = [a if type(a) is np.ndarray else np.asarray(a) for a in arrays]
-        if out is not None and _overlaps(given, out):
+        if out is not None and overlaps(given, out):
             checked_out(self.cascade.outputs, extents, out)
             for a, result in zip(out, self(given, extents), strict=True):
                 np.copyto(a, result)
@@ -230,21 +230,6 @@ class CpuExecutable:
             return tuned(self.cascade, extents, strides, self.device, threads, runner)
 
 
-def _field(a: Array) -> Any:
-    """The data field of the array object, which follows the object's head (numpy/ndarraytypes.h)."""
-    return ctypes.c_void_p.from_address(id(a) + _HEAD).value
-
-
-def _attribute(a: Array) -> Any:
-    return a.ctypes.data
-
-
-_HEAD = object.__basicsize__
-_probe = np.arange(3)[1:]
-# reading the field takes a fifth of the attribute's time, which is most of what a call costs
-address = _field if sys.implementation.name == "cpython" and _field(_probe) == _attribute(_probe) else _attribute
-
-
 def _usable(a: Array) -> bool:
     """Whether a kernel can read it in place: aligned, native bytes, strides of whole elements."""
     return a.dtype.isnative and all(s % a.itemsize == 0 for s in a.strides)
@@ -252,11 +237,6 @@ def _usable(a: Array) -> bool:
 
 def _native(a: Array) -> Array:
     return np.array(a, dtype=a.dtype.newbyteorder("="), order="C")
-
-
-def _overlaps(given: Sequence[Array], out: Sequence[Array]) -> bool:
-    """Whether writing into `out` piece by piece could disturb an input, another output or itself, or is not possible."""
-    return any(not _usable(a) or 0 in a.strides or any(np.may_share_memory(a, x) for x in (*given, *out[:n])) for n, a in enumerate(out))
 
 
 def _strides(given: Sequence[Array], cascade: Cascade, outs: Sequence[Array]) -> dict[Any, tuple[int, ...]]:

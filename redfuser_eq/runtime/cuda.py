@@ -29,6 +29,7 @@ from . import cuda_cupy
 from . import numpy as host
 from .cuda_launch import Arg, Device, Ready, flag_bytes, prepare
 from .cuda_repair import DeviceRepair, in_place, prepare_repair
+from .memory import overlaps
 from .numpy import checked_arrays, checked_out
 from .repair import Repair
 from .tensor_map import NoMap
@@ -153,7 +154,7 @@ class CudaExecutable:
             return self._call(device, list(arrays), extents, out)
 
     def _call(self, device: Device, given: list[Any], extents: Mapping[str, int], out: Sequence[Any] | None) -> list[Any]:
-        if out is not None and _overlaps(given, out):
+        if out is not None and overlaps(given, out, _pointer):
             checked_out(self.cascade.outputs, extents, out)
             for a, result in zip(out, self._call(device, given, extents, None), strict=True):
                 device.copy(a, result)
@@ -281,17 +282,5 @@ def _elements(a: Any) -> tuple[int, ...]:
     return tuple(s // a.itemsize for s in a.strides)
 
 
-def _overlaps(given: Sequence[Any], out: Sequence[Any]) -> bool:
-    """Whether writing into `out` piece by piece could disturb an input, another output or itself, or is not possible."""
-    if any(0 in a.strides or any(s % a.itemsize for s in a.strides) for a in out):
-        return True
-    spans = [_span(a) for a in (*given, *out)]
-    return any(s[0] < t[1] and t[0] < s[1] for n, s in enumerate(spans[len(given) :], len(given)) for t in spans[:n])
-
-
-def _span(a: Any) -> tuple[int, int]:
-    """The first byte of an array, and the one past its last."""
-    if not a.size:
-        return 0, 0
-    low = a.data.ptr + sum(min(0, s * (n - 1)) for n, s in zip(a.shape, a.strides, strict=True))
-    return low, a.data.ptr + sum(max(0, s * (n - 1)) for n, s in zip(a.shape, a.strides, strict=True)) + a.itemsize
+def _pointer(a: Any) -> int:
+    return int(a.data.ptr)
