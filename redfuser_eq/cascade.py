@@ -100,9 +100,9 @@ class Cascade:
         return tuple(dict.fromkeys(p.axis for p in self.passes))
 
     def count(self, axis: str) -> int:
-        """Passes over an axis: traversals by accumulators, and one for outputs that carry the axis and
-        need a value reduced over it."""
-        swept = sum(p.axis == axis for p in self.passes)
+        """Passes over an axis: traversals by accumulators (counting elements is none), and one for outputs that carry
+        the axis and need a value reduced over it."""
+        swept = sum(p.axis == axis and any(axis in a.lift.axes for a in p.accumulators) for p in self.passes)
         own = {a.name for p in self.passes if p.axis == axis for a in p.accumulators}
         writes = any(axis in o.axes and own & {e.name for e in nodes(o.expr) if isinstance(e, Acc)} for o in self.outputs)
         return swept + writes

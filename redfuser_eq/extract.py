@@ -12,6 +12,8 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import numpy as np
@@ -36,16 +38,18 @@ Key = tuple[str, int, int]  # op, axis bit, body class
 
 @dataclass(frozen=True)
 class Best:
-    """The chosen node of a class and its cost. levels: passes over each axis bit."""
+    """The chosen node of a class and its cost. levels: passes over each axis bit. previous: axes (bits) along which
+    it reads a previous value, which only a rebase along that axis may."""
 
     unsafe: int
+    previous: int
     levels: tuple[tuple[int, int], ...]
     work: float
     node: Node
 
     @property
-    def rank(self) -> tuple[int, int, float]:
-        return (self.unsafe, sum(n for _, n in self.levels), self.work)
+    def rank(self) -> tuple[int, int, int, float]:
+        return (self.unsafe, self.previous.bit_count(), sum(n for _, n in self.levels), self.work)
 
 
 def children(node: Node) -> tuple[int, ...]:
@@ -140,8 +144,8 @@ class Extractor:
             return False
         if not self.rows.over.get(body, 0) & bit or not dict(best[body].levels).get(bit, 0):
             return True
-        rebased = self.rebases.get(key)
-        return self.stream and rebased is not None and rebased in best and dict(best[rebased].levels).get(bit, 0) <= 1
+        rebased = best.get(self.rebases.get(key, -1))
+        return self.stream and rebased is not None and not rebased.previous & ~bit and dict(rebased.levels).get(bit, 0) <= 1
 
     def _relax(self) -> dict[int, Best]:
         best: dict[int, Best] = {}
@@ -173,6 +177,7 @@ class Extractor:
             return None
         known = [k for k in kids if k is not None]
         unsafe = max((k.unsafe for k in known), default=0)
+        previous = reduce(or_, (k.previous for k in known), 0)
         levels: dict[int, int] = {}
         for k in known:
             for bit, n in k.levels:
@@ -194,20 +199,22 @@ class Extractor:
             case "Prev":
                 if (node[1], node[2], node[3]) in self.banned:
                     return None
-                levels[node[2]] = 1
+                previous, levels[node[2]] = node[2], 1
                 work += here + self.extra.get((node[1], node[2], node[3]), 0.0)
             case "R":
+                if previous:
+                    return None
                 bit = node[2]
                 levels[bit] = levels.get(bit, 0) + 1
                 work += self.points(self.free(node[3]) | bit) * (1.0 if node[1] in MONOIDS else 8.0)
             case "Scan":
                 bit = node[2]
-                if not self.stream or levels.get(bit, 0) > 1:
+                if not self.stream or levels.get(bit, 0) > 1 or known[0].previous or previous & ~bit:
                     return None
-                levels[bit] = 1
+                previous, levels[bit] = 0, 1
                 tiles = max(1.0, self.points(bit) / TILE)
                 work = known[0].work + known[1].work * tiles + self.points(self.free(node[3]) | bit)
-        return Best(unsafe, tuple(sorted(levels.items())), work, node)
+        return Best(unsafe, previous, tuple(sorted(levels.items())), work, node)
 
     # ---- decoding
     def cascade(self, seconds: float = 0.1) -> Cascade:
@@ -319,7 +326,7 @@ class _Decoder:
             case "R" | "Scan":
                 return self.reduction(c, (node[1], node[2], node[3]), inside)
             case "Proj":
-                return self.selection(c, node, inside)
+                return self.selection(c, node)
         raise IRError(f"cannot decode {node}")
 
     def _best(self, c: int) -> Node:
@@ -370,16 +377,31 @@ class _Decoder:
     # ---- reductions
     def reduction(self, c: int, key: Key, inside: int) -> Expr:
         op, bit, body = key
-        if self.x.free(c) & inside and not bit & inside and not self.x.rows.over.get(body, 0) & bit:
+        if self.x.free(c) & inside and not bit & inside and not self._chained(body, bit, inside):
             return Reduce(op, self.axis[bit], self.expr(body, inside | bit), dtype=self.dtype(op, self.expr(body, inside | bit)))
         name = self.accumulator(key)
         return Acc(name, frozenset(self.axes(self.x.free(c))), self.items[name].acc.dtype)
 
-    def selection(self, c: int, node: Node, inside: int) -> Expr:
+    def _chained(self, body: int, bit: int, inside: int) -> bool:
+        """Whether a body needs another reduction over the same axis that varies along axes around it."""
+        seen: set[int] = set()
+        todo = [body]
+        while todo:
+            c = todo.pop()
+            if c not in seen and self.x.rows.over.get(c, 0) & bit:
+                seen.add(c)
+                node = self._best(c)
+                if node[0] not in ("R", "Scan"):
+                    todo.extend(children(node))
+                elif self.x.free(c) & inside:  # any other becomes an accumulator
+                    if node[2] == bit:
+                        return True
+                    todo.append(node[3])
+        return False
+
+    def selection(self, c: int, node: Node) -> Expr:
         field_, out, state = node[1], node[2], node[3]
         _, op, bit, body = self._best(state)
-        if self.x.free(state) & inside:
-            raise IRError("a selection inside another reduction's body varies over the streamed axis; it cannot be computed in place")
         name = self.accumulator((op, bit, body), out)
         dtype = np.dtype(np.int64) if field_ == "index" else self.items[name].acc.dtype
         return Acc(name, frozenset(self.axes(self.x.free(c))), dtype, field_)
@@ -425,7 +447,7 @@ class _Decoder:
 
 def _counts(op: str, args: tuple[Expr, ...]) -> bool:
     """Whether the operands other than constants are all integers."""
-    others = [a for a in args if not isinstance(a, Const)]
+    others = [a for a in (args[1:] if op == "where" else args) if not isinstance(a, Const)]
     return OPS[op].kind != "float" and bool(others) and all(a.dtype.kind in "iu" for a in others)
 
 
