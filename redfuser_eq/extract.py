@@ -25,7 +25,7 @@ from .encode import Encoded, is_float, real_dtype
 from .errors import IRError
 from .expr import Acc, Cast, Const, Expr, Map, Prev, Program, Reduce, transform
 from .ops import MONOIDS, OPS
-from .passes import Item, build, fresh_name
+from .passes import Item, build, fresh_name, loops_twice
 from .saturate import Rows
 
 SAFE = 80.0  # exp of this is finite in float32, and so is a sum of a great many of them
@@ -90,6 +90,7 @@ class Extractor:
         self.banned: set[Key] = set()
         self.extra: dict[Key, float] = {}
         self.without: set[Key] = set()
+        self.apart = 0  # axes (bits) along which a body that holds a reduction of its own is not summed in place
         self.refused: set[str] = set()
         self.best = self._fixpoint()
 
@@ -282,7 +283,12 @@ class _Decoder:
             expr = self.expr(self.x.rows.names[root], 0)
             outputs.append(type(o)(expr, o.dims, o.dtype))
         self.settle()
-        return build(p.sources, p.extents, self.items, outputs)
+        found = build(p.sources, p.extents, self.items, outputs)
+        clash = sum(bit for bit, axis in self.axis.items() if axis in loops_twice(found) and not self.x.apart & bit)
+        if not clash:
+            return found
+        self.x.apart |= clash
+        return _Decoder(self.x).cascade()
 
     def axes(self, mask: int) -> tuple[str, ...]:
         return tuple(a for bit, a in self.axis.items() if mask & bit)
@@ -384,6 +390,8 @@ class _Decoder:
 
     def _chained(self, body: int, bit: int, inside: int) -> bool:
         """Whether a body needs another reduction over the same axis that varies along axes around it."""
+        if self.x.apart & bit:
+            return bool(self.x.rows.over.get(body, 0) & bit)
         seen: set[int] = set()
         todo = [body]
         while todo:

@@ -140,6 +140,17 @@ def _materialise(
     return added | {n: moved(i) for n, i in items.items()}, tuple(replace(o, expr=swap(o.expr)) for o in outputs)
 
 
+def loops_twice(c: Cascade) -> set[str]:
+    """Axes that a pass reduces in place, in running values, while other accumulators of it vary along them: each would
+    need a loop of its own."""
+    found: set[str] = set()
+    for p in c.passes:
+        inside = [e for a in p.accumulators for e in nodes(a.lift) if isinstance(e, Reduce)]
+        varied = {x for a in p.accumulators for x in a.axes}
+        found |= {e.axis for e in inside if e.axis in varied and any(isinstance(n, Acc) for n in nodes(e))}
+    return found
+
+
 _LETTERS = {"sum": "s", "max": "m", "min": "l", "prod": "p", "argmax": "a", "argmin": "a", "any": "b", "all": "b"}
 
 

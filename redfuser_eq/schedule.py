@@ -20,6 +20,7 @@ from .errors import RedfuserError
 from .expr import Acc, Expr, Load, Map, Reduce, nodes, show
 from .ops import MONOIDS
 from .pairs import long_sums
+from .passes import loops_twice
 from .products import ProductBuilder
 from .roles import Roles, classify, compute_type, rename_sources
 from .tiles import SEGMENT_BYTES, Device, Sizes
@@ -133,7 +134,9 @@ class Scheduler:
         return tuple(out)
 
     def _refuse(self) -> None:
-        """Arithmetic that wraps, and top-k inside an element, are left to NumPy."""
+        """Arithmetic that wraps, top-k inside an element, and one axis in two loops at once, are left to NumPy."""
+        if twice := loops_twice(self.c):
+            raise Unsupported(f"one pass reduces {sorted(twice)} in place, in running values, and has running values along them")
         for e in nodes(*self._roots()):
             if isinstance(e, Reduce) and MONOIDS[e.op].state == "top":
                 raise Unsupported(f"{show(e)} is a top-k inside an element")

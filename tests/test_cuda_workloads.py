@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from emulated_cupy import asarray
 from test_cases import CASES, Case
+from test_programs import CASES as PROGRAMS
 from test_workloads import ROUNDING, leaves, rng
 
 import redfuser_eq as rf
@@ -48,6 +49,16 @@ def test_cases(gpu: emulated_cupy.Current, case: Case) -> None:
     for g, e in zip(got, want if isinstance(want, tuple) else (want,), strict=True):
         assert g.shape == np.shape(e)
         np.testing.assert_allclose(np.asarray(g, np.float64), np.asarray(e, np.float64), rtol=case.rtol, atol=case.rtol / 10)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(gpu: emulated_cupy.Current, name: str) -> None:
+    case, rng = PROGRAMS[name], np.random.default_rng(7)
+    arrays = [rng.standard_normal(s, dtype=np.float32) + 1 for s in case.shapes(3, 37)]
+    got = on_host(rf.optimize(case.f, target="cuda", verify="raise")(*map(asarray, arrays)))
+    for g, e in zip(got, leaves(case.f(*(a.astype(np.float64) for a in arrays))), strict=True):
+        assert g.shape == e.shape
+        np.testing.assert_allclose(g, e, rtol=2e-5, atol=2e-5)
 
 
 def on_host(result: Any) -> list[Any]:

@@ -50,7 +50,18 @@ def entropy_written(x: Any) -> Any:
     return -np.sum(p * np.log(p), axis=-1)
 
 
+def logsumexps(x: Any) -> Any:
+    return rf.logsumexp(x, 0), rf.logsumexp(x, (0, 1)), rf.logsumexp(x, 1)
+
+
+def softmax_of_all_by_column(x: Any) -> Any:
+    e = np.exp(x - np.max(x))
+    return np.sum(e / np.sum(e), axis=0), np.log(np.sum(e))
+
+
 CASES = {
+    "logsumexp over each axis and both": Case(logsumexps, lambda n, k: [(n, k)]),
+    "softmax of all, summed by column": Case(softmax_of_all_by_column, lambda n, k: [(n, k)]),
     "batch norm with statistics": Case(batch_norm, lambda n, k: [(n, 6, k, 3), (6,), (6,)], {"i": 2}),
     "group norm": Case(group_norm, lambda n, k: [(n, 6, k, 3), (6,), (6,)], {"m": 2}),
     "variance over the first and the last axis": Case(channel_variance, lambda n, k: [(n, 6, k)], {"k": 1}),
