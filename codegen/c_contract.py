@@ -26,6 +26,19 @@ class Memory:
     depth: str = ""
 
 
+@dataclass(frozen=True)
+class Argument:
+    """Of a column panel's function: its declaration, what it is given ("": nothing, it is the blocks' alone), and what its blocks
+    are passed, in terms of their row i."""
+
+    declared: str
+    given: str
+    passed: str
+
+
+COMMON = "const struct context *ctx, const {0} *a, const {0} *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj"
+
+
 class ContractStatements(StateStatements):
     """Prints Contract, Dot, Pack and Scan. `functions` collects the functions they call."""
 
@@ -83,34 +96,44 @@ class ContractStatements(StateStatements):
         w = f"({s.nv} * LANES)"
         n_i, n_j, n_c = self._total(s.i), self._total(s.j), self._total(s.c)
         dst, d_i = self._destination(s)
-        straight = not b.panel
+        straight = int(not b.panel)
         some = (-(-s.mr // 2), 1) if s.folds or s.score is not None else (s.mr // 2 if s.mr > 8 else 0, 4, 2, 1)  # long epilogues: few
         heights = sorted({h for h in (s.mr, s.rest, *some) if 0 < h <= s.mr} if s.i else {1}, reverse=True)
-        names = {(h, t): self.names.fresh("contract_") for h in heights for t in ((False, True) if straight else (False,))}
-        params, args = self._epilogue_arguments(s)
-        for (h, t), name in names.items():
-            self.functions.append(self._micro(s, name, h, t, a, b, d_i, params))
+        names = [self.names.fresh("contract_") for _ in range(1 + straight)]
+        arguments = self._arguments(s)
+        for name, masked in zip(names, (False, True), strict=False):
+            self._panel(s, name, heights, masked, (a, b, d_i), arguments)
         b_at = f"p * {b.depth} + c0 * {b.panel}" if b.panel else f"p + c0 * {b.steps[s.c]}"
-        a_i = a.steps.get(s.i, "0")
         first = f"(c0 == 0) * (1 + {self.first})" if s.dst in self.unset else "c0 == 0"
         call = (
-            f"(ctx, {a.base} + i * {a_i} + c0 * {a.steps[s.c]}, {b.base} + {b_at}, rf_min({s.c_block}, {n_c} - c0), {dst} + i * {d_i} + p, "
-            f"{first}, c0 + {s.c_block} >= {n_c}, test, {n_j} - p{args})"
+            f"(ctx, {a.base} + c0 * {a.steps[s.c]}, {b.base} + {b_at}, rf_min({s.c_block}, {n_c} - c0), {dst} + p, "
+            f"{first}, c0 + {s.c_block} >= {n_c}, test, {n_j} - p{''.join(f', {x.given}' for x in arguments if x.given)}, {n_i});"
         )
         test = self.ready if s.trim else f"({self.cut} || !whole)" + (f" + 2 * {self.ready}" if s.mask is not None else "")
-        body = []
-        for h in heights:
-            text = f"{names[h, False]}{call};"
-            if straight:
-                text = f"if (whole) {text} else {names[h, True]}{call};"
-            body.append(f"for (; i + {h} <= {n_i}; i += {h}) {{ {text} }}")
-        body += self._extra_rows(s, b, b_at, params, n_c, n_j)
+        body = f"if (whole) {names[0]}{call} else {names[1]}{call}" if straight else f"{names[0]}{call}"
         blocks = f"for (int64_t c0 = 0; c0 < {n_c} || c0 == 0; c0 += {s.c_block})"
         return [*self._keep_folded(s), f"{blocks} for (int64_t p = 0; p < {n_j}; p += {w}) {{",
-                f"int64_t i = 0; const int whole = p + {w} <= {n_j}; const int test = {test}; (void)whole;",
-                *body, "}"]  # fmt: skip
+                f"const int whole = p + {w} <= {n_j}; const int test = {test}; (void)whole; (void)test;",
+                body, *self._extra_rows(s, b, b_at, n_c, n_j), "}"]  # fmt: skip
 
-    def _extra_rows(self, s: Contract, b: Memory, b_at: str, params: str, n_c: str, n_j: str) -> list[str]:
+    def _panel(
+        self, s: Contract, name: str, heights: list[int], masked: bool, where: tuple[Memory, Memory, str], arguments: list[Argument]
+    ) -> None:
+        """A function for all rows of a column panel: blocks of the greatest height, then of smaller ones."""
+        a, b, d_i = where
+        common = COMMON.format(f"{b.tag}_t" if b.panel and b.tag != "real" else "rf_real")
+        inner = "".join(f", {x.declared}" for x in arguments)
+        outer = "".join(f", {x.declared}" for x in arguments if x.given)
+        passed = "".join(f", {x.passed}" for x in arguments)
+        loops = []
+        for h in heights:
+            head = f"RF_INLINE void {name}_{h}({common}{inner})"
+            self.functions.append(self._micro(s, head, h, masked, a, b, d_i))
+            block = f"{name}_{h}(ctx, a + i * {a.steps.get(s.i, '0')}, b, n, d + i * {d_i}, zero, last, test, nj{passed});"
+            loops.append(f"for (; i + {h} <= rows; i += {h}) {block}")
+        self.functions.append("\n".join([f"RF_NOINLINE void {name}({common}{outer}, int64_t rows) {{", "int64_t i = 0;", *loops, "}"]))
+
+    def _extra_rows(self, s: Contract, b: Memory, b_at: str, n_c: str, n_j: str) -> list[str]:
         """One row each on the panel that is in the cache."""
         out = []
         for state, operand in s.extra:
@@ -121,8 +144,9 @@ class ContractStatements(StateStatements):
                 out.append(f"{self._lone_row(s, a.steps[s.c], b)}{call});")
                 continue
             names = [self.names.fresh("contract_") for _ in (0, 1)]
+            alone = replace(s, factor="", rank=(), i="")
             for name, masked in zip(names, (False, True), strict=True):
-                self.functions.append(self._micro(replace(s, factor="", rank=(), i=""), name, 1, masked, a, b, "0", ""))
+                self.functions.append(self._micro(alone, f"RF_NOINLINE void {name}({COMMON.format('rf_real')})", 1, masked, a, b, "0"))
             out.append(f"if (whole) {names[0]}{call}, c0 == 0, 0, 0, {n_j} - p); else {names[1]}{call}, c0 == 0, 0, 0, {n_j} - p);")
         return out
 
@@ -163,48 +187,40 @@ class ContractStatements(StateStatements):
             raise IRError(f"nothing in the kernel is called {name!r}")
         return b.dims
 
-    def _epilogue_arguments(self, s: Contract) -> tuple[str, str]:
-        """Parameters and arguments beyond the common ones: places of the bound axes, and the states it folds into."""
-        params, args = [], []
+    def _arguments(self, s: Contract) -> list[Argument]:
+        """Beyond the common ones: places of the bound axes, buffers, the states it folds into, factors."""
+        out: list[Argument] = []
         if s.score is not None or s.folds:
-            for axis in sorted(self.at):
-                start = self.at[axis].start
-                if start != "0":
-                    params.append(f"int64_t {start}")
-                    args.append(start)
-            for side, var in ((s.i, "i"), (s.j, "p")):
-                if side:
-                    params.append(f"int64_t {self.names.var(side)}")
-                    args.append(var)
+            starts = [self.at[axis].start for axis in sorted(self.at)]
+            out += [Argument(f"int64_t {x}", x, x) for x in starts if x != "0"]
+            if s.i:
+                out.append(Argument(f"int64_t {self.names.var(s.i)}", "", "i"))
+            if s.j:
+                out.append(Argument(f"int64_t {self.names.var(s.j)}", "p", self.names.var(s.j)))
             read = nodes(*(x for x in (s.score, s.open_score, s.mask) if x is not None))
             for name in sorted({e.source for e in read if isinstance(e, Load)}):
-                b = self.names.k.buffer(name)
+                b, own = self.names.k.buffer(name), self.names.get("buf", name)
                 if b is not None and not b.shared:
-                    params.append(f"const {self.names.element(b)} *{self.names.get('buf', name)}")
-                    args.append(self.names.get("buf", name))
+                    out.append(Argument(f"const {self.names.element(b)} *{own}", own, own))
             for f in s.folds:
-                acc = self.names.get("acc", f.acc)
                 for suffix in ("", "_at") if self.states[f.acc].indexed else ("",):
-                    params.append(f"rf_real *{acc}{suffix}")
-                    args.append(acc + suffix)
+                    acc = self.names.get("acc", f.acc) + suffix
+                    out.append(Argument(f"rf_real *{acc}", acc, acc))
         if s.factor:
-            params.append("const rf_real *factor")
-            args.append(f"{self.names.get('buf', s.factor)} + i")
+            out.append(Argument("const rf_real *factor", self.names.get("buf", s.factor), "factor + i"))
         for n, (coefficient, column) in enumerate(s.rank):
-            params += [f"const rf_real *coefficient{n}", f"const rf_real *column{n}"]
-            args += [f"{self.names.get('buf', coefficient)} + i", f"{self.names.get('acc', column)} + p"]
-        return "".join(", " + p for p in params), "".join(", " + a for a in args)
+            out.append(Argument(f"const rf_real *coefficient{n}", self.names.get("buf", coefficient), f"coefficient{n} + i"))
+            out.append(Argument(f"const rf_real *column{n}", f"{self.names.get('acc', column)} + p", f"column{n}"))
+        return out
 
-    def _micro(self, s: Contract, name: str, mr: int, masked: bool, a: Memory, b: Memory, d_i: str, params: str) -> str:
-        """The register block: multiply-add over c, then what it starts from; after the last block of c, map, fold and store."""
+    def _micro(self, s: Contract, head: str, mr: int, masked: bool, a: Memory, b: Memory, d_i: str) -> str:
+        """A function with this head, of a register block: multiply-add over c, then what it starts from; after the last block of
+        c, map, fold and store."""
         over_i, over_j = f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++)", f"RF_UNROLL({s.nv}) for (int j = 0; j < {s.nv}; j++)"
         b_c, cell = str(b.panel) if b.panel else b.steps[s.c], f"d + i * {d_i} + j * LANES"
         a_i, a_c = a.steps.get(s.i, "0"), a.steps[s.c]
         pairs = bool(b.panel) and b.tag != "real"
-        t = f"{b.tag}_t" if pairs else "rf_real"
-        out = [f"RF_NOINLINE void {name}(const struct context *ctx, const {t} *a, const {t} *b, int64_t n, rf_real *d, "
-               f"int zero, int last, int test, int64_t nj{params}) {{", "(void)ctx; (void)last; (void)test; (void)nj; (void)zero;",
-               f"V x[{mr}][{s.nv}];"]  # fmt: skip
+        out = [head + " {", "(void)ctx; (void)last; (void)test; (void)nj; (void)zero;", f"V x[{mr}][{s.nv}];"]
         if masked:
             out += [f"M ok[{s.nv}]; {over_j} ok[j] = tail(nj - j * LANES);"]
         if s.trim and a_i == "1":

@@ -42,7 +42,7 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_INLINE void contract_5_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s2 = ctx->in_k_s2;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -61,6 +61,17 @@ RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
+      V a7 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(6) for (int i = 0; i < 6; i++) {
+        const V t6 = x[i][j];
+        a7 = v_max_raw(a7, t6);
+        st_real(d + i * 144 + j * LANES, t6);
+      }
+      st_real(acc_m + (x_i + j * LANES), a7);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
       V a9 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
         const V t8 = x[i][j];
@@ -69,20 +80,9 @@ RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const r
       }
       st_real(acc_m + (x_i + j * LANES), a9);
     }
-  } else {
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
-      const M m = tail(nj - j * LANES); (void)m;
-      V a11 = ld_real(acc_m + (x_i + j * LANES));
-      RF_UNROLL(6) for (int i = 0; i < 6; i++) {
-        const V t10 = x[i][j];
-        a11 = v_max_raw(a11, t10);
-        st_real(d + i * 144 + j * LANES, t10);
-      }
-      st_real(acc_m + (x_i + j * LANES), a11);
-    }
   }
 }
-RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_INLINE void contract_5_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s2 = ctx->in_k_s2;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
@@ -101,6 +101,17 @@ RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
+      V a11 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
+        const V t10 = x[i][j];
+        a11 = v_max_raw(a11, t10);
+        st_real(d + i * 144 + j * LANES, t10);
+      }
+      st_real(acc_m + (x_i + j * LANES), a11);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
       V a13 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
         const V t12 = x[i][j];
@@ -109,20 +120,9 @@ RF_NOINLINE void contract_6(const struct context *ctx, const rf_real *a, const r
       }
       st_real(acc_m + (x_i + j * LANES), a13);
     }
-  } else {
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
-      const M m = tail(nj - j * LANES); (void)m;
-      V a15 = ld_real(acc_m + (x_i + j * LANES));
-      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t14 = x[i][j];
-        a15 = v_max_raw(a15, t14);
-        st_real(d + i * 144 + j * LANES, t14);
-      }
-      st_real(acc_m + (x_i + j * LANES), a15);
-    }
   }
 }
-RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_INLINE void contract_5_1(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s2 = ctx->in_k_s2;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -141,6 +141,17 @@ RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
+      V a15 = ld_real(acc_m + (x_i + j * LANES));
+      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
+        const V t14 = x[i][j];
+        a15 = v_max_raw(a15, t14);
+        st_real(d + i * 144 + j * LANES, t14);
+      }
+      st_real(acc_m + (x_i + j * LANES), a15);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
       V a17 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
         const V t16 = x[i][j];
@@ -149,20 +160,16 @@ RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const r
       }
       st_real(acc_m + (x_i + j * LANES), a17);
     }
-  } else {
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
-      const M m = tail(nj - j * LANES); (void)m;
-      V a19 = ld_real(acc_m + (x_i + j * LANES));
-      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t18 = x[i][j];
-        a19 = v_max_raw(a19, t18);
-        st_real(d + i * 144 + j * LANES, t18);
-      }
-      st_real(acc_m + (x_i + j * LANES), a19);
-    }
   }
 }
-RF_NOINLINE void contract_48(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_b_0, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_i, rf_real *acc_m, int64_t rows) {
+  int64_t const in_k_s2 = ctx->in_k_s2;
+  int64_t i = 0;
+  for (; i + 6 <= rows; i += 6) contract_5_6(ctx, a + i * in_k_s2, b, n, d + i * 144, zero, last, test, nj, x_b_0, x_h_0, x_i_0, x_j_0, i, x_i, acc_m);
+  for (; i + 3 <= rows; i += 3) contract_5_3(ctx, a + i * in_k_s2, b, n, d + i * 144, zero, last, test, nj, x_b_0, x_h_0, x_i_0, x_j_0, i, x_i, acc_m);
+  for (; i + 1 <= rows; i += 1) contract_5_1(ctx, a + i * in_k_s2, b, n, d + i * 144, zero, last, test, nj, x_b_0, x_h_0, x_i_0, x_j_0, i, x_i, acc_m);
+}
+RF_INLINE void contract_46_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -179,7 +186,7 @@ RF_NOINLINE void contract_48(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_49(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_INLINE void contract_46_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[4][2];
@@ -196,7 +203,7 @@ RF_NOINLINE void contract_49(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_50(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_INLINE void contract_46_2(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[2][2];
@@ -213,7 +220,7 @@ RF_NOINLINE void contract_50(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_51(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_INLINE void contract_46_1(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -229,6 +236,14 @@ RF_NOINLINE void contract_51(const struct context *ctx, const rf_real *a, const 
   if (zero != 2)
   if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_46(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor, int64_t rows) {
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  int64_t i = 0;
+  for (; i + 6 <= rows; i += 6) contract_46_6(ctx, a + i * 1, b, n, d + i * acc_o_ld, zero, last, test, nj, factor + i);
+  for (; i + 4 <= rows; i += 4) contract_46_4(ctx, a + i * 1, b, n, d + i * acc_o_ld, zero, last, test, nj, factor + i);
+  for (; i + 2 <= rows; i += 2) contract_46_2(ctx, a + i * 1, b, n, d + i * acc_o_ld, zero, last, test, nj, factor + i);
+  for (; i + 1 <= rows; i += 1) contract_46_1(ctx, a + i * 1, b, n, d + i * acc_o_ld, zero, last, test, nj, factor + i);
 }
 static void phase_0_pack_columns0_o(void *ctx_, int64_t item, int worker) {
   const struct context *ctx = (const struct context *)ctx_;
@@ -329,107 +344,102 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
       acc_m_old[x_i] = acc_m[x_i];
     }
     for (int64_t c0 = 0; c0 < n_e || c0 == 0; c0 += 64) for (int64_t p = 0; p < x_i_c; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= x_i_c; const int test = (0 || !whole); (void)whole;
-      for (; i + 6 <= x_j_c; i += 6) { contract_5(ctx, in_k + x_b_0 * in_k_s0 + x_h_0 * in_k_s1 + x_j_0 * in_k_s2 + i * in_k_s2 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_b_0, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
-      for (; i + 3 <= x_j_c; i += 3) { contract_6(ctx, in_k + x_b_0 * in_k_s0 + x_h_0 * in_k_s1 + x_j_0 * in_k_s2 + i * in_k_s2 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_b_0, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
-      for (; i + 1 <= x_j_c; i += 1) { contract_7(ctx, in_k + x_b_0 * in_k_s0 + x_h_0 * in_k_s1 + x_j_0 * in_k_s2 + i * in_k_s2 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_b_0, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      const int whole = p + (2 * LANES) <= x_i_c; const int test = (0 || !whole); (void)whole; (void)test;
+      contract_5(ctx, in_k + x_b_0 * in_k_s0 + x_h_0 * in_k_s1 + x_j_0 * in_k_s2 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_b_0, x_h_0, x_i_0, x_j_0, p, acc_m, x_j_c);
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m20 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
-      if (m_any(m20)) {
-        const V t22 = ld_real(acc_s + x_i);
-        const V t23 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t24 = v_settle(ld_real(acc_m + x_i));
-        const V t25 = t23 - t24;
-        const V t26 = v_exp(t25);
-        const V t27 = t22 * t26;
-        const V n21 = t27;
-        st_real(acc_s + x_i, sel(m20, n21, ld_real(acc_s + x_i)));
+      const M m18 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      if (m_any(m18)) {
+        const V t20 = ld_real(acc_s + x_i);
+        const V t21 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t22 = v_settle(ld_real(acc_m + x_i));
+        const V t23 = t21 - t22;
+        const V t24 = v_exp(t23);
+        const V t25 = t20 * t24;
+        const V n19 = t25;
+        st_real(acc_s + x_i, sel(m18, n19, ld_real(acc_s + x_i)));
       }
     }
     {
       int64_t x_i = 0;
       for (; x_i + 2 * LANES <= x_i_c; x_i += 2 * LANES) {
-        V a28 = ld_real(acc_s + x_i);
-        V a33 = ld_real(acc_s + (x_i + 1 * LANES));
-        const V t30 = v_settle(ld_real(acc_m + x_i));
-        const V t35 = v_settle(ld_real(acc_m + (x_i + 1 * LANES)));
+        V a26 = ld_real(acc_s + x_i);
+        V a31 = ld_real(acc_s + (x_i + 1 * LANES));
+        const V t28 = v_settle(ld_real(acc_m + x_i));
+        const V t33 = v_settle(ld_real(acc_m + (x_i + 1 * LANES)));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t29 = ld_real(buf_tile0 + x_j * 144 + x_i);
-          const V t31 = t29 - t30;
-          const V t32 = v_expz(t31);
-          a28 = a28 + t32;
-          st_real(buf_tile0 + x_j * 144 + x_i, t32);
-          const V t34 = ld_real(buf_tile0 + x_j * 144 + (x_i + 1 * LANES));
-          const V t36 = t34 - t35;
-          const V t37 = v_expz(t36);
-          a33 = a33 + t37;
-          st_real(buf_tile0 + x_j * 144 + (x_i + 1 * LANES), t37);
+          const V t27 = ld_real(buf_tile0 + x_j * 144 + x_i);
+          const V t29 = t27 - t28;
+          const V t30 = v_expz(t29);
+          a26 = a26 + t30;
+          st_real(buf_tile0 + x_j * 144 + x_i, t30);
+          const V t32 = ld_real(buf_tile0 + x_j * 144 + (x_i + 1 * LANES));
+          const V t34 = t32 - t33;
+          const V t35 = v_expz(t34);
+          a31 = a31 + t35;
+          st_real(buf_tile0 + x_j * 144 + (x_i + 1 * LANES), t35);
         }
-        st_real(acc_s + x_i, a28);
-        st_real(acc_s + (x_i + 1 * LANES), a33);
+        st_real(acc_s + x_i, a26);
+        st_real(acc_s + (x_i + 1 * LANES), a31);
       }
       for (; x_i < x_i_c; x_i += 1 * LANES) {
         const M m = tail(x_i_c - x_i);
-        V a38 = ld_real(acc_s + x_i);
-        const V t40 = v_settle(ld_real(acc_m + x_i));
+        V a36 = ld_real(acc_s + x_i);
+        const V t38 = v_settle(ld_real(acc_m + x_i));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t39 = ld_real(buf_tile0 + x_j * 144 + x_i);
-          const V t41 = t39 - t40;
-          const V t42 = v_expz(t41);
-          a38 = a38 + t42;
-          st_real(buf_tile0 + x_j * 144 + x_i, t42);
+          const V t37 = ld_real(buf_tile0 + x_j * 144 + x_i);
+          const V t39 = t37 - t38;
+          const V t40 = v_expz(t39);
+          a36 = a36 + t40;
+          st_real(buf_tile0 + x_j * 144 + x_i, t40);
         }
-        st_real(acc_s + x_i, a38);
+        st_real(acc_s + x_i, a36);
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m43 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      const M m41 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
       st_real(buf_factor0_2 + x_i, set1((rf_real)1));
-      if (m_any(m43)) {
-        const V t44 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t45 = v_settle(ld_real(acc_m + x_i));
-        const V t46 = t44 - t45;
-        const V t47 = v_exp(t46);
-        st_real(buf_factor0_2 + x_i, sel(m43, t47, set1((rf_real)1)));
+      if (m_any(m41)) {
+        const V t42 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t43 = v_settle(ld_real(acc_m + x_i));
+        const V t44 = t42 - t43;
+        const V t45 = v_exp(t44);
+        st_real(buf_factor0_2 + x_i, sel(m41, t45, set1((rf_real)1)));
       }
     }
     for (int64_t c0 = 0; c0 < x_j_c || c0 == 0; c0 += 132) for (int64_t p = 0; p < n_d; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = (0 || !whole); (void)whole;
-      for (; i + 6 <= x_i_c; i += 6) { contract_48(ctx, buf_tile0 + i * 1 + c0 * 144, buf_columns0_o + x_b_0 * buf_columns0_o_s0 + x_h_0 * buf_columns0_o_s1 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
-      for (; i + 4 <= x_i_c; i += 4) { contract_49(ctx, buf_tile0 + i * 1 + c0 * 144, buf_columns0_o + x_b_0 * buf_columns0_o_s0 + x_h_0 * buf_columns0_o_s1 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
-      for (; i + 2 <= x_i_c; i += 2) { contract_50(ctx, buf_tile0 + i * 1 + c0 * 144, buf_columns0_o + x_b_0 * buf_columns0_o_s0 + x_h_0 * buf_columns0_o_s1 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
-      for (; i + 1 <= x_i_c; i += 1) { contract_51(ctx, buf_tile0 + i * 1 + c0 * 144, buf_columns0_o + x_b_0 * buf_columns0_o_s0 + x_h_0 * buf_columns0_o_s1 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(132, x_j_c - c0), acc_o + i * acc_o_ld + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2 + i); }
+      const int whole = p + (2 * LANES) <= n_d; const int test = (0 || !whole); (void)whole; (void)test;
+      contract_46(ctx, buf_tile0 + c0 * 144, buf_columns0_o + x_b_0 * buf_columns0_o_s0 + x_h_0 * buf_columns0_o_s1 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(132, x_j_c - c0), acc_o + p, (c0 == 0) * (1 + (x_j_0 == 0)), c0 + 132 >= x_j_c, test, n_d - p, buf_factor0_2, x_i_c);
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    V bad52 = set1(0);
+    V bad47 = set1(0);
     {
       int64_t x_d = 0;
-      const V t54 = set1(acc_s[x_i]);
+      const V t49 = set1(acc_s[x_i]);
       for (; x_d + LANES <= n_d; x_d += LANES) {
-        const V t53 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t55 = t53 / t54;
-        const V t56 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        st_f32(out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t55);
-        bad52 = bad52 + t56 * set1(0);
+        const V t48 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t50 = t48 / t49;
+        const V t51 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        st_f32(out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t50);
+        bad47 = bad47 + t51 * set1(0);
       }
-      const V t58 = set1(acc_s[x_i]);
+      const V t53 = set1(acc_s[x_i]);
       if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
-        const V t57 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t59 = t57 / t58;
-        const V t60 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        stm_f32(m, out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t59);
-        bad52 = bad52 + keep(m, t60 * set1(0));
+        const V t52 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t54 = t52 / t53;
+        const V t55 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        stm_f32(m, out_out0 + x_b_0 * out_out0_s0 + x_h_0 * out_out0_s1 + (x_i_0 + x_i) * out_out0_s2 + x_d, t54);
+        bad47 = bad47 + keep(m, t55 * set1(0));
       }
     }
-    if (m_any(m_isnan(bad52))) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    if (m_any(m_isnan(bad47))) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad61 = 0;
-    bad61 |= !isfinite(acc_m[x_i]);
-    bad61 |= !isfinite(acc_s[x_i]);
-    if (bad61) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad56 = 0;
+    bad56 |= !isfinite(acc_m[x_i]);
+    bad56 |= !isfinite(acc_s[x_i]);
+    if (bad56) __atomic_store_n(flags + (((0 * n_b + x_b_0) * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

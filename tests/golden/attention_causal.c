@@ -37,7 +37,7 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_INLINE void contract_7_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s1 = ctx->in_k_s1;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -45,10 +45,10 @@ RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const r
     M some = m_none();
     RF_UNROLL(2) for (int j = 0; j < 2; j++) { const M m = tail(nj - j * LANES);
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
-        const V t10 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t11 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t12 = m_le(t10, t11);
-        some = m_or(some, m_and(m, t12));
+        const V t8 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t9 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t10 = m_le(t8, t9);
+        some = m_or(some, m_and(m, t10));
       }
     }
     if (!m_any(some)) { if (last) RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * 112 + j * LANES, set1(-RF_INF)); return; }
@@ -68,32 +68,32 @@ RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
-      V a14 = ld_real(acc_m + (x_i + j * LANES));
+      V a12 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
-        const V t13 = x[i][j];
-        a14 = v_max_raw(a14, t13);
-        st_real(d + i * 112 + j * LANES, t13);
+        const V t11 = x[i][j];
+        a12 = v_max_raw(a12, t11);
+        st_real(d + i * 112 + j * LANES, t11);
       }
-      st_real(acc_m + (x_i + j * LANES), a14);
+      st_real(acc_m + (x_i + j * LANES), a12);
     }
   } else {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
-      V a20 = ld_real(acc_m + (x_i + j * LANES));
+      V a18 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
-        const V t15 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t16 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t17 = m_le(t15, t16);
-        const V t18 = x[i][j];
-        const V t19 = sel(t17, t18, set1(-RF_INF));
-        a20 = v_max_raw(a20, t19);
-        st_real(d + i * 112 + j * LANES, t19);
+        const V t13 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t14 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t15 = m_le(t13, t14);
+        const V t16 = x[i][j];
+        const V t17 = sel(t15, t16, set1(-RF_INF));
+        a18 = v_max_raw(a18, t17);
+        st_real(d + i * 112 + j * LANES, t17);
       }
-      st_real(acc_m + (x_i + j * LANES), a20);
+      st_real(acc_m + (x_i + j * LANES), a18);
     }
   }
 }
-RF_NOINLINE void contract_8(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_INLINE void contract_7_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s1 = ctx->in_k_s1;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
@@ -112,32 +112,32 @@ RF_NOINLINE void contract_8(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
-      V a22 = ld_real(acc_m + (x_i + j * LANES));
+      V a20 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t21 = x[i][j];
-        a22 = v_max_raw(a22, t21);
-        st_real(d + i * 112 + j * LANES, t21);
+        const V t19 = x[i][j];
+        a20 = v_max_raw(a20, t19);
+        st_real(d + i * 112 + j * LANES, t19);
       }
-      st_real(acc_m + (x_i + j * LANES), a22);
+      st_real(acc_m + (x_i + j * LANES), a20);
     }
   } else {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
-      V a28 = ld_real(acc_m + (x_i + j * LANES));
+      V a26 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t23 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t24 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t25 = m_le(t23, t24);
-        const V t26 = x[i][j];
-        const V t27 = sel(t25, t26, set1(-RF_INF));
-        a28 = v_max_raw(a28, t27);
-        st_real(d + i * 112 + j * LANES, t27);
+        const V t21 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t22 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t23 = m_le(t21, t22);
+        const V t24 = x[i][j];
+        const V t25 = sel(t23, t24, set1(-RF_INF));
+        a26 = v_max_raw(a26, t25);
+        st_real(d + i * 112 + j * LANES, t25);
       }
-      st_real(acc_m + (x_i + j * LANES), a28);
+      st_real(acc_m + (x_i + j * LANES), a26);
     }
   }
 }
-RF_NOINLINE void contract_9(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
+RF_INLINE void contract_7_1(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t x_i, rf_real *acc_m) {
   int64_t const in_k_s1 = ctx->in_k_s1;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -156,32 +156,39 @@ RF_NOINLINE void contract_9(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
-      V a30 = ld_real(acc_m + (x_i + j * LANES));
+      V a28 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t29 = x[i][j];
-        a30 = v_max_raw(a30, t29);
-        st_real(d + i * 112 + j * LANES, t29);
+        const V t27 = x[i][j];
+        a28 = v_max_raw(a28, t27);
+        st_real(d + i * 112 + j * LANES, t27);
       }
-      st_real(acc_m + (x_i + j * LANES), a30);
+      st_real(acc_m + (x_i + j * LANES), a28);
     }
   } else {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       const M m = tail(nj - j * LANES); (void)m;
-      V a36 = ld_real(acc_m + (x_i + j * LANES));
+      V a34 = ld_real(acc_m + (x_i + j * LANES));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t31 = set1((rf_real)(x_j_0 + (x_j + i)));
-        const V t32 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
-        const M t33 = m_le(t31, t32);
-        const V t34 = x[i][j];
-        const V t35 = sel(t33, t34, set1(-RF_INF));
-        a36 = v_max_raw(a36, t35);
-        st_real(d + i * 112 + j * LANES, t35);
+        const V t29 = set1((rf_real)(x_j_0 + (x_j + i)));
+        const V t30 = set1((rf_real)(x_i_0 + (x_i + j * LANES))) + iota();
+        const M t31 = m_le(t29, t30);
+        const V t32 = x[i][j];
+        const V t33 = sel(t31, t32, set1(-RF_INF));
+        a34 = v_max_raw(a34, t33);
+        st_real(d + i * 112 + j * LANES, t33);
       }
-      st_real(acc_m + (x_i + j * LANES), a36);
+      st_real(acc_m + (x_i + j * LANES), a34);
     }
   }
 }
-RF_NOINLINE void contract_65(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_NOINLINE void contract_7(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_h_0, int64_t x_i_0, int64_t x_j_0, int64_t x_i, rf_real *acc_m, int64_t rows) {
+  int64_t const in_k_s1 = ctx->in_k_s1;
+  int64_t i = 0;
+  for (; i + 6 <= rows; i += 6) contract_7_6(ctx, a + i * in_k_s1, b, n, d + i * 112, zero, last, test, nj, x_h_0, x_i_0, x_j_0, i, x_i, acc_m);
+  for (; i + 3 <= rows; i += 3) contract_7_3(ctx, a + i * in_k_s1, b, n, d + i * 112, zero, last, test, nj, x_h_0, x_i_0, x_j_0, i, x_i, acc_m);
+  for (; i + 1 <= rows; i += 1) contract_7_1(ctx, a + i * in_k_s1, b, n, d + i * 112, zero, last, test, nj, x_h_0, x_i_0, x_j_0, i, x_i, acc_m);
+}
+RF_INLINE void contract_63_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -199,7 +206,7 @@ RF_NOINLINE void contract_65(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_66(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_INLINE void contract_63_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[4][2];
@@ -217,7 +224,7 @@ RF_NOINLINE void contract_66(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_67(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_INLINE void contract_63_2(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[2][2];
@@ -235,7 +242,7 @@ RF_NOINLINE void contract_67(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
+RF_INLINE void contract_63_1(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor) {
   int64_t const acc_o_ld = ctx->acc_o_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -252,6 +259,14 @@ RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const 
   }
   if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES) * set1(factor[i]); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_o_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_o_ld + j * LANES, x[i][j]);
+}
+RF_NOINLINE void contract_63(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *factor, int64_t rows) {
+  int64_t const acc_o_ld = ctx->acc_o_ld;
+  int64_t i = 0;
+  for (; i + 6 <= rows; i += 6) contract_63_6(ctx, a + i * 1, b, n, d + i * acc_o_ld, zero, last, test, nj, factor + i);
+  for (; i + 4 <= rows; i += 4) contract_63_4(ctx, a + i * 1, b, n, d + i * acc_o_ld, zero, last, test, nj, factor + i);
+  for (; i + 2 <= rows; i += 2) contract_63_2(ctx, a + i * 1, b, n, d + i * acc_o_ld, zero, last, test, nj, factor + i);
+  for (; i + 1 <= rows; i += 1) contract_63_1(ctx, a + i * 1, b, n, d + i * acc_o_ld, zero, last, test, nj, factor + i);
 }
 static void phase_0_scan_v(void *ctx_, int64_t item, int worker) {
   const struct context *ctx = (const struct context *)ctx_;
@@ -370,107 +385,102 @@ static void phase_2_over_j(void *ctx_, int64_t item, int worker) {
       acc_m_old[x_i] = acc_m[x_i];
     }
     for (int64_t c0 = 0; c0 < n_e || c0 == 0; c0 += 64) for (int64_t p = 0; p < x_i_c; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= x_i_c; const int test = (cut6 || !whole) + 2 * (cut6 && buf_finite0_v[0] != 0); (void)whole;
-      for (; i + 6 <= x_j_c; i += 6) { contract_7(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 112 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
-      for (; i + 3 <= x_j_c; i += 3) { contract_8(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 112 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
-      for (; i + 1 <= x_j_c; i += 1) { contract_9(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + i * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + i * 112 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, i, p, acc_m); }
+      const int whole = p + (2 * LANES) <= x_i_c; const int test = (cut6 || !whole) + 2 * (cut6 && buf_finite0_v[0] != 0); (void)whole; (void)test;
+      contract_7(ctx, in_k + x_h_0 * in_k_s0 + x_j_0 * in_k_s1 + c0 * 1, buf_rows0 + p * (n_e) + c0 * 16, rf_min(64, n_e - c0), buf_tile0 + p, c0 == 0, c0 + 64 >= n_e, test, x_i_c - p, x_h_0, x_i_0, x_j_0, p, acc_m, x_j_c);
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m37 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
-      if (m_any(m37)) {
-        const V t39 = ld_real(acc_s + x_i);
-        const V t40 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t41 = v_settle(ld_real(acc_m + x_i));
-        const V t42 = t40 - t41;
-        const V t43 = v_exp(t42);
-        const V t44 = t39 * t43;
-        const V n38 = t44;
-        st_real(acc_s + x_i, sel(m37, n38, ld_real(acc_s + x_i)));
+      const M m35 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      if (m_any(m35)) {
+        const V t37 = ld_real(acc_s + x_i);
+        const V t38 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t39 = v_settle(ld_real(acc_m + x_i));
+        const V t40 = t38 - t39;
+        const V t41 = v_exp(t40);
+        const V t42 = t37 * t41;
+        const V n36 = t42;
+        st_real(acc_s + x_i, sel(m35, n36, ld_real(acc_s + x_i)));
       }
     }
     {
       int64_t x_i = 0;
       for (; x_i + 2 * LANES <= x_i_c; x_i += 2 * LANES) {
-        V a45 = ld_real(acc_s + x_i);
-        V a50 = ld_real(acc_s + (x_i + 1 * LANES));
-        const V t47 = v_settle(ld_real(acc_m + x_i));
-        const V t52 = v_settle(ld_real(acc_m + (x_i + 1 * LANES)));
+        V a43 = ld_real(acc_s + x_i);
+        V a48 = ld_real(acc_s + (x_i + 1 * LANES));
+        const V t45 = v_settle(ld_real(acc_m + x_i));
+        const V t50 = v_settle(ld_real(acc_m + (x_i + 1 * LANES)));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t46 = ld_real(buf_tile0 + x_j * 112 + x_i);
-          const V t48 = t46 - t47;
-          const V t49 = v_expz(t48);
-          a45 = a45 + t49;
-          st_real(buf_tile0 + x_j * 112 + x_i, t49);
-          const V t51 = ld_real(buf_tile0 + x_j * 112 + (x_i + 1 * LANES));
-          const V t53 = t51 - t52;
-          const V t54 = v_expz(t53);
-          a50 = a50 + t54;
-          st_real(buf_tile0 + x_j * 112 + (x_i + 1 * LANES), t54);
+          const V t44 = ld_real(buf_tile0 + x_j * 112 + x_i);
+          const V t46 = t44 - t45;
+          const V t47 = v_expz(t46);
+          a43 = a43 + t47;
+          st_real(buf_tile0 + x_j * 112 + x_i, t47);
+          const V t49 = ld_real(buf_tile0 + x_j * 112 + (x_i + 1 * LANES));
+          const V t51 = t49 - t50;
+          const V t52 = v_expz(t51);
+          a48 = a48 + t52;
+          st_real(buf_tile0 + x_j * 112 + (x_i + 1 * LANES), t52);
         }
-        st_real(acc_s + x_i, a45);
-        st_real(acc_s + (x_i + 1 * LANES), a50);
+        st_real(acc_s + x_i, a43);
+        st_real(acc_s + (x_i + 1 * LANES), a48);
       }
       for (; x_i < x_i_c; x_i += 1 * LANES) {
         const M m = tail(x_i_c - x_i);
-        V a55 = ld_real(acc_s + x_i);
-        const V t57 = v_settle(ld_real(acc_m + x_i));
+        V a53 = ld_real(acc_s + x_i);
+        const V t55 = v_settle(ld_real(acc_m + x_i));
         for (int64_t x_j = 0; x_j < x_j_c; x_j++) {
-          const V t56 = ld_real(buf_tile0 + x_j * 112 + x_i);
-          const V t58 = t56 - t57;
-          const V t59 = v_expz(t58);
-          a55 = a55 + t59;
-          st_real(buf_tile0 + x_j * 112 + x_i, t59);
+          const V t54 = ld_real(buf_tile0 + x_j * 112 + x_i);
+          const V t56 = t54 - t55;
+          const V t57 = v_expz(t56);
+          a53 = a53 + t57;
+          st_real(buf_tile0 + x_j * 112 + x_i, t57);
         }
-        st_real(acc_s + x_i, a55);
+        st_real(acc_s + x_i, a53);
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += LANES) {
-      const M m60 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
+      const M m58 = m_and(m_ne(ld_real(acc_m + x_i), ld_real(acc_m_old + x_i)), m_not(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF))));
       st_real(buf_factor0_3 + x_i, set1((rf_real)1));
-      if (m_any(m60)) {
-        const V t61 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
-        const V t62 = v_settle(ld_real(acc_m + x_i));
-        const V t63 = t61 - t62;
-        const V t64 = v_exp(t63);
-        st_real(buf_factor0_3 + x_i, sel(m60, t64, set1((rf_real)1)));
+      if (m_any(m58)) {
+        const V t59 = sel(m_eq(ld_real(acc_m_old + x_i), set1(-RF_INF)), v_settle(ld_real(acc_m + x_i)), ld_real(acc_m_old + x_i));
+        const V t60 = v_settle(ld_real(acc_m + x_i));
+        const V t61 = t59 - t60;
+        const V t62 = v_exp(t61);
+        st_real(buf_factor0_3 + x_i, sel(m58, t62, set1((rf_real)1)));
       }
     }
     for (int64_t c0 = 0; c0 < x_j_c || c0 == 0; c0 += 96) for (int64_t p = 0; p < n_d; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= n_d; const int test = (cut6 && buf_finite0_v[0] != 0); (void)whole;
-      for (; i + 6 <= x_i_c; i += 6) { contract_65(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 4 <= x_i_c; i += 4) { contract_66(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 2 <= x_i_c; i += 2) { contract_67(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
-      for (; i + 1 <= x_i_c; i += 1) { contract_68(ctx, buf_tile0 + i * 1 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + i * acc_o_ld + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3 + i); }
+      const int whole = p + (2 * LANES) <= n_d; const int test = (cut6 && buf_finite0_v[0] != 0); (void)whole; (void)test;
+      contract_63(ctx, buf_tile0 + c0 * 112, buf_columns0_o + x_h_0 * buf_columns0_o_s0 + x_j_0 * 16 + p * (n_j) + c0 * 16, rf_min(96, x_j_c - c0), acc_o + p, c0 == 0, c0 + 96 >= x_j_c, test, n_d - p, buf_factor0_3, x_i_c);
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    V bad69 = set1(0);
+    V bad64 = set1(0);
     {
       int64_t x_d = 0;
-      const V t71 = set1(acc_s[x_i]);
+      const V t66 = set1(acc_s[x_i]);
       for (; x_d + LANES <= n_d; x_d += LANES) {
-        const V t70 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t72 = t70 / t71;
-        const V t73 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        st_f32(out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t72);
-        bad69 = bad69 + t73 * set1(0);
+        const V t65 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t67 = t65 / t66;
+        const V t68 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        st_f32(out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t67);
+        bad64 = bad64 + t68 * set1(0);
       }
-      const V t75 = set1(acc_s[x_i]);
+      const V t70 = set1(acc_s[x_i]);
       if (x_d < n_d) { const M m = tail(n_d - x_d); (void)m;
-        const V t74 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        const V t76 = t74 / t75;
-        const V t77 = ld_real(acc_o + x_i * acc_o_ld + x_d);
-        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t76);
-        bad69 = bad69 + keep(m, t77 * set1(0));
+        const V t69 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        const V t71 = t69 / t70;
+        const V t72 = ld_real(acc_o + x_i * acc_o_ld + x_d);
+        stm_f32(m, out_out0 + x_h_0 * out_out0_s0 + (x_i_0 + x_i) * out_out0_s1 + x_d, t71);
+        bad64 = bad64 + keep(m, t72 * set1(0));
       }
     }
-    if (m_any(m_isnan(bad69))) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    if (m_any(m_isnan(bad64))) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad78 = 0;
-    bad78 |= !isfinite(acc_m[x_i]);
-    bad78 |= !isfinite(acc_s[x_i]);
-    if (bad78) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad73 = 0;
+    bad73 |= !isfinite(acc_m[x_i]);
+    bad73 |= !isfinite(acc_s[x_i]);
+    if (bad73) __atomic_store_n(flags + ((0 * n_h + x_h_0) * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

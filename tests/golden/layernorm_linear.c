@@ -32,7 +32,7 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+RF_INLINE void contract_68_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -49,7 +49,7 @@ RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
   RF_UNROLL(6) for (int i = 0; i < 6; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_69(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+RF_INLINE void contract_68_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[4][2];
@@ -66,7 +66,7 @@ RF_NOINLINE void contract_69(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
   RF_UNROLL(4) for (int i = 0; i < 4; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_70(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+RF_INLINE void contract_68_2(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[2][2];
@@ -83,7 +83,7 @@ RF_NOINLINE void contract_70(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
   RF_UNROLL(2) for (int i = 0; i < 2; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
+RF_INLINE void contract_68_1(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0) {
   int64_t const acc_y_ld = ctx->acc_y_ld;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -100,7 +100,15 @@ RF_NOINLINE void contract_71(const struct context *ctx, const rf_real *a, const 
   if (zero) { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + v_fma(set1(coefficient0[i]), ld_real(column0 + j * LANES), ld_real(d + i * acc_y_ld + j * LANES)); } else { RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[i][j] = x[i][j] + ld_real(d + i * acc_y_ld + j * LANES); }
   RF_UNROLL(1) for (int i = 0; i < 1; i++) RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + i * acc_y_ld + j * LANES, x[i][j]);
 }
-RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d) {
+RF_NOINLINE void contract_68(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, const rf_real *coefficient0, const rf_real *column0, int64_t rows) {
+  int64_t const acc_y_ld = ctx->acc_y_ld;
+  int64_t i = 0;
+  for (; i + 6 <= rows; i += 6) contract_68_6(ctx, a + i * 272, b, n, d + i * acc_y_ld, zero, last, test, nj, coefficient0 + i, column0);
+  for (; i + 4 <= rows; i += 4) contract_68_4(ctx, a + i * 272, b, n, d + i * acc_y_ld, zero, last, test, nj, coefficient0 + i, column0);
+  for (; i + 2 <= rows; i += 2) contract_68_2(ctx, a + i * 272, b, n, d + i * acc_y_ld, zero, last, test, nj, coefficient0 + i, column0);
+  for (; i + 1 <= rows; i += 1) contract_68_1(ctx, a + i * 272, b, n, d + i * acc_y_ld, zero, last, test, nj, coefficient0 + i, column0);
+}
+RF_NOINLINE void contract_69(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d) {
   (void)ctx; V x[4][2]; int64_t c = 0;
   RF_UNROLL(4) for (int u = 0; u < 4; u++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[u][j] = set1(0);
   for (; c + 4 <= n; c += 4, a += 4 * 1, b += 64) RF_UNROLL(4) for (int u = 0; u < 4; u++) {
@@ -109,7 +117,7 @@ RF_NOINLINE void contract_72(const struct context *ctx, const rf_real *a, const 
   for (; c < n; c++, a += 1, b += 16) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[0][j] = v_fma(set1(a[0]), ld_real(b + j * LANES), x[0][j]);
   RF_UNROLL(2) for (int j = 0; j < 2; j++) st_real(d + j * LANES, ld_real(d + j * LANES) + ((x[0][j] + x[1][j]) + (x[2][j] + x[3][j])));
 }
-RF_NOINLINE void contract_73(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d) {
+RF_NOINLINE void contract_70(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d) {
   (void)ctx; V x[4][2]; int64_t c = 0;
   RF_UNROLL(4) for (int u = 0; u < 4; u++) RF_UNROLL(2) for (int j = 0; j < 2; j++) x[u][j] = set1(0);
   for (; c + 4 <= n; c += 4, a += 4 * 1, b += 64) RF_UNROLL(4) for (int u = 0; u < 4; u++) {
@@ -320,71 +328,68 @@ static void phase_1_over_k(void *ctx_, int64_t item, int worker) {
       }
     }
     for (int64_t c0 = 0; c0 < x_k_c || c0 == 0; c0 += 256) for (int64_t p = 0; p < n_n; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= n_n; const int test = (0 || !whole); (void)whole;
-      for (; i + 6 <= x_r_c; i += 6) { contract_68(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      for (; i + 4 <= x_r_c; i += 4) { contract_69(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      for (; i + 2 <= x_r_c; i += 2) { contract_70(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      for (; i + 1 <= x_r_c; i += 1) { contract_71(ctx, buf_weight0_0 + i * 272 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + i * acc_y_ld + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1 + i, acc_gw + p); }
-      contract_72(ctx, in_h + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_hw + p);
-      contract_73(ctx, in_g + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_gw + p);
+      const int whole = p + (2 * LANES) <= n_n; const int test = (0 || !whole); (void)whole; (void)test;
+      contract_68(ctx, buf_weight0_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_y + p, (c0 == 0) * (1 + (x_k_0 == 0)), c0 + 256 >= x_k_c, test, n_n - p, buf_coefficient0_1, acc_gw + p, x_r_c);
+      contract_69(ctx, in_h + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_hw + p);
+      contract_70(ctx, in_g + x_k_0 + c0 * 1, buf_columns0_y + x_k_0 * 16 + p * (n_k) + c0 * 16, rf_min(256, x_k_c - c0), acc_gw + p);
     }
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    V bad74 = set1(0);
+    V bad71 = set1(0);
     {
       int64_t x_n = 0;
-      const V t76 = set1(acc_q[x_r]);
-      const V t77 = set1(acc_n[x_r]);
-      const V t78 = t76 / t77;
-      const V t79 = t78 + set1((rf_real)0x1.4f8b588e368f1p-17);
-      const V t80 = v_rsqrt(t79);
+      const V t73 = set1(acc_q[x_r]);
+      const V t74 = set1(acc_n[x_r]);
+      const V t75 = t73 / t74;
+      const V t76 = t75 + set1((rf_real)0x1.4f8b588e368f1p-17);
+      const V t77 = v_rsqrt(t76);
       for (; x_n + LANES <= n_n; x_n += LANES) {
-        const V t75 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        const V t81 = t75 * t80;
-        const V t82 = ld_real(acc_hw + x_n);
-        const V t83 = t81 + t82;
-        const V t84 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        st_f32(out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t83);
-        bad74 = bad74 + t84 * set1(0);
-        bad74 = bad74 + t82 * set1(0);
+        const V t72 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        const V t78 = t72 * t77;
+        const V t79 = ld_real(acc_hw + x_n);
+        const V t80 = t78 + t79;
+        const V t81 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        st_f32(out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t80);
+        bad71 = bad71 + t81 * set1(0);
+        bad71 = bad71 + t79 * set1(0);
       }
-      const V t86 = set1(acc_q[x_r]);
-      const V t87 = set1(acc_n[x_r]);
-      const V t88 = t86 / t87;
-      const V t89 = t88 + set1((rf_real)0x1.4f8b588e368f1p-17);
-      const V t90 = v_rsqrt(t89);
+      const V t83 = set1(acc_q[x_r]);
+      const V t84 = set1(acc_n[x_r]);
+      const V t85 = t83 / t84;
+      const V t86 = t85 + set1((rf_real)0x1.4f8b588e368f1p-17);
+      const V t87 = v_rsqrt(t86);
       if (x_n < n_n) { const M m = tail(n_n - x_n); (void)m;
-        const V t85 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        const V t91 = t85 * t90;
-        const V t92 = ld_real(acc_hw + x_n);
-        const V t93 = t91 + t92;
-        const V t94 = ld_real(acc_y + x_r * acc_y_ld + x_n);
-        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t93);
-        bad74 = bad74 + keep(m, t94 * set1(0));
-        bad74 = bad74 + keep(m, t92 * set1(0));
+        const V t82 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        const V t88 = t82 * t87;
+        const V t89 = ld_real(acc_hw + x_n);
+        const V t90 = t88 + t89;
+        const V t91 = ld_real(acc_y + x_r * acc_y_ld + x_n);
+        stm_f32(m, out_out0 + (x_r_0 + x_r) * out_out0_s0 + x_n, t90);
+        bad71 = bad71 + keep(m, t91 * set1(0));
+        bad71 = bad71 + keep(m, t89 * set1(0));
       }
     }
-    if (m_any(m_isnan(bad74))) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    if (m_any(m_isnan(bad71))) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    int bad95 = 0;
-    bad95 |= !isfinite(acc_n[x_r]);
-    bad95 |= !isfinite(acc_a[x_r]);
-    bad95 |= !isfinite(acc_q[x_r]);
-    V bad96 = set1(0);
+    int bad92 = 0;
+    bad92 |= !isfinite(acc_n[x_r]);
+    bad92 |= !isfinite(acc_a[x_r]);
+    bad92 |= !isfinite(acc_q[x_r]);
+    V bad93 = set1(0);
     {
       int64_t x_n = 0;
       for (; x_n + LANES <= n_n; x_n += LANES) {
-        const V t97 = ld_real(acc_gw + x_n);
-        bad96 = bad96 + t97 * set1(0);
+        const V t94 = ld_real(acc_gw + x_n);
+        bad93 = bad93 + t94 * set1(0);
       }
       if (x_n < n_n) { const M m = tail(n_n - x_n); (void)m;
-        const V t98 = ld_real(acc_gw + x_n);
-        bad96 = bad96 + keep(m, t98 * set1(0));
+        const V t95 = ld_real(acc_gw + x_n);
+        bad93 = bad93 + keep(m, t95 * set1(0));
       }
     }
-    bad95 |= m_any(m_isnan(bad96));
-    if (bad95) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    bad92 |= m_any(m_isnan(bad93));
+    if (bad92) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

@@ -29,7 +29,7 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_segment, int64_t x_r_0, int64_t x_v_0, int64_t x_v, int64_t x_r, rf_real *acc_m) {
+RF_INLINE void contract_2_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_segment, int64_t x_r_0, int64_t x_v_0, int64_t x_v, int64_t x_r, rf_real *acc_m) {
   int64_t const in_w_s0 = ctx->in_w_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -48,6 +48,17 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
+      V a4 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
+      RF_UNROLL(6) for (int i = 0; i < 6; i++) {
+        const V t3 = x[i][j];
+        a4 = v_max_raw(a4, t3);
+        st_real(d + i * 144 + j * LANES, t3);
+      }
+      st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a4);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
       V a6 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
       RF_UNROLL(6) for (int i = 0; i < 6; i++) {
         const V t5 = x[i][j];
@@ -56,20 +67,9 @@ RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const r
       }
       st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a6);
     }
-  } else {
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
-      const M m = tail(nj - j * LANES); (void)m;
-      V a8 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
-      RF_UNROLL(6) for (int i = 0; i < 6; i++) {
-        const V t7 = x[i][j];
-        a8 = v_max_raw(a8, t7);
-        st_real(d + i * 144 + j * LANES, t7);
-      }
-      st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a8);
-    }
   }
 }
-RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_segment, int64_t x_r_0, int64_t x_v_0, int64_t x_v, int64_t x_r, rf_real *acc_m) {
+RF_INLINE void contract_2_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_segment, int64_t x_r_0, int64_t x_v_0, int64_t x_v, int64_t x_r, rf_real *acc_m) {
   int64_t const in_w_s0 = ctx->in_w_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
@@ -88,6 +88,17 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
+      V a8 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
+      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
+        const V t7 = x[i][j];
+        a8 = v_max_raw(a8, t7);
+        st_real(d + i * 144 + j * LANES, t7);
+      }
+      st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a8);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
       V a10 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
       RF_UNROLL(3) for (int i = 0; i < 3; i++) {
         const V t9 = x[i][j];
@@ -96,20 +107,9 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
       }
       st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a10);
     }
-  } else {
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
-      const M m = tail(nj - j * LANES); (void)m;
-      V a12 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
-      RF_UNROLL(3) for (int i = 0; i < 3; i++) {
-        const V t11 = x[i][j];
-        a12 = v_max_raw(a12, t11);
-        st_real(d + i * 144 + j * LANES, t11);
-      }
-      st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a12);
-    }
   }
 }
-RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_segment, int64_t x_r_0, int64_t x_v_0, int64_t x_v, int64_t x_r, rf_real *acc_m) {
+RF_INLINE void contract_2_1(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_segment, int64_t x_r_0, int64_t x_v_0, int64_t x_v, int64_t x_r, rf_real *acc_m) {
   int64_t const in_w_s0 = ctx->in_w_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -128,6 +128,17 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
   if (!test) {
     RF_UNROLL(2) for (int j = 0; j < 2; j++) {
       
+      V a12 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
+      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
+        const V t11 = x[i][j];
+        a12 = v_max_raw(a12, t11);
+        st_real(d + i * 144 + j * LANES, t11);
+      }
+      st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a12);
+    }
+  } else {
+    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
+      const M m = tail(nj - j * LANES); (void)m;
       V a14 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
       RF_UNROLL(1) for (int i = 0; i < 1; i++) {
         const V t13 = x[i][j];
@@ -136,18 +147,14 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
       }
       st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a14);
     }
-  } else {
-    RF_UNROLL(2) for (int j = 0; j < 2; j++) {
-      const M m = tail(nj - j * LANES); (void)m;
-      V a16 = ld_real(acc_m + (x_r_0 + (x_r + j * LANES)));
-      RF_UNROLL(1) for (int i = 0; i < 1; i++) {
-        const V t15 = x[i][j];
-        a16 = v_max_raw(a16, t15);
-        st_real(d + i * 144 + j * LANES, t15);
-      }
-      st_real(acc_m + (x_r_0 + (x_r + j * LANES)), a16);
-    }
   }
+}
+RF_NOINLINE void contract_2(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_segment, int64_t x_r_0, int64_t x_v_0, int64_t x_r, rf_real *acc_m, int64_t rows) {
+  int64_t const in_w_s0 = ctx->in_w_s0;
+  int64_t i = 0;
+  for (; i + 6 <= rows; i += 6) contract_2_6(ctx, a + i * in_w_s0, b, n, d + i * 144, zero, last, test, nj, x_segment, x_r_0, x_v_0, i, x_r, acc_m);
+  for (; i + 3 <= rows; i += 3) contract_2_3(ctx, a + i * in_w_s0, b, n, d + i * 144, zero, last, test, nj, x_segment, x_r_0, x_v_0, i, x_r, acc_m);
+  for (; i + 1 <= rows; i += 1) contract_2_1(ctx, a + i * in_w_s0, b, n, d + i * 144, zero, last, test, nj, x_segment, x_r_0, x_v_0, i, x_r, acc_m);
 }
 static void phase_0_pack_rows0(void *ctx_, int64_t item, int worker) {
   const struct context *ctx = (const struct context *)ctx_;
@@ -211,55 +218,53 @@ static void phase_1_over_v(void *ctx_, int64_t item, int worker) {
         acc_m_old[(x_r_0 + x_r)] = acc_m[(x_r_0 + x_r)];
       }
       for (int64_t c0 = 0; c0 < n_h || c0 == 0; c0 += 352) for (int64_t p = 0; p < x_r_c; p += (2 * LANES)) {
-        int64_t i = 0; const int whole = p + (2 * LANES) <= x_r_c; const int test = (0 || !whole); (void)whole;
-        for (; i + 6 <= x_v_c; i += 6) { contract_2(ctx, in_w + x_v_0 * in_w_s0 + i * in_w_s0 + c0 * 1, buf_rows0 + x_r_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(352, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 352 >= n_h, test, x_r_c - p, x_segment, x_r_0, x_v_0, i, p, acc_m); }
-        for (; i + 3 <= x_v_c; i += 3) { contract_3(ctx, in_w + x_v_0 * in_w_s0 + i * in_w_s0 + c0 * 1, buf_rows0 + x_r_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(352, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 352 >= n_h, test, x_r_c - p, x_segment, x_r_0, x_v_0, i, p, acc_m); }
-        for (; i + 1 <= x_v_c; i += 1) { contract_4(ctx, in_w + x_v_0 * in_w_s0 + i * in_w_s0 + c0 * 1, buf_rows0 + x_r_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(352, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 352 >= n_h, test, x_r_c - p, x_segment, x_r_0, x_v_0, i, p, acc_m); }
+        const int whole = p + (2 * LANES) <= x_r_c; const int test = (0 || !whole); (void)whole; (void)test;
+        contract_2(ctx, in_w + x_v_0 * in_w_s0 + c0 * 1, buf_rows0 + x_r_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(352, n_h - c0), buf_tile0 + p, c0 == 0, c0 + 352 >= n_h, test, x_r_c - p, x_segment, x_r_0, x_v_0, p, acc_m, x_v_c);
       }
       for (int64_t x_r = 0; x_r < x_r_c; x_r += LANES) {
-        const M m17 = m_and(m_ne(ld_real(acc_m + (x_r_0 + x_r)), ld_real(acc_m_old + (x_r_0 + x_r))), m_not(m_eq(ld_real(acc_m_old + (x_r_0 + x_r)), set1(-RF_INF))));
-        if (m_any(m17)) {
-          const V t19 = ld_real(acc_s + (x_r_0 + x_r));
-          const V t20 = sel(m_eq(ld_real(acc_m_old + (x_r_0 + x_r)), set1(-RF_INF)), v_settle(ld_real(acc_m + (x_r_0 + x_r))), ld_real(acc_m_old + (x_r_0 + x_r)));
-          const V t21 = v_settle(ld_real(acc_m + (x_r_0 + x_r)));
-          const V t22 = t20 - t21;
-          const V t23 = v_exp(t22);
-          const V t24 = t19 * t23;
-          const V n18 = t24;
-          st_real(acc_s + (x_r_0 + x_r), sel(m17, n18, ld_real(acc_s + (x_r_0 + x_r))));
+        const M m15 = m_and(m_ne(ld_real(acc_m + (x_r_0 + x_r)), ld_real(acc_m_old + (x_r_0 + x_r))), m_not(m_eq(ld_real(acc_m_old + (x_r_0 + x_r)), set1(-RF_INF))));
+        if (m_any(m15)) {
+          const V t17 = ld_real(acc_s + (x_r_0 + x_r));
+          const V t18 = sel(m_eq(ld_real(acc_m_old + (x_r_0 + x_r)), set1(-RF_INF)), v_settle(ld_real(acc_m + (x_r_0 + x_r))), ld_real(acc_m_old + (x_r_0 + x_r)));
+          const V t19 = v_settle(ld_real(acc_m + (x_r_0 + x_r)));
+          const V t20 = t18 - t19;
+          const V t21 = v_exp(t20);
+          const V t22 = t17 * t21;
+          const V n16 = t22;
+          st_real(acc_s + (x_r_0 + x_r), sel(m15, n16, ld_real(acc_s + (x_r_0 + x_r))));
         }
       }
       {
         int64_t x_r = 0;
         for (; x_r + 2 * LANES <= x_r_c; x_r += 2 * LANES) {
-          V a25 = ld_real(acc_s + (x_r_0 + x_r));
-          V a30 = ld_real(acc_s + (x_r_0 + (x_r + 1 * LANES)));
-          const V t27 = v_settle(ld_real(acc_m + (x_r_0 + x_r)));
-          const V t32 = v_settle(ld_real(acc_m + (x_r_0 + (x_r + 1 * LANES))));
+          V a23 = ld_real(acc_s + (x_r_0 + x_r));
+          V a28 = ld_real(acc_s + (x_r_0 + (x_r + 1 * LANES)));
+          const V t25 = v_settle(ld_real(acc_m + (x_r_0 + x_r)));
+          const V t30 = v_settle(ld_real(acc_m + (x_r_0 + (x_r + 1 * LANES))));
           for (int64_t x_v = 0; x_v < x_v_c; x_v++) {
-            const V t26 = ld_real(buf_tile0 + x_v * 144 + x_r);
-            const V t28 = t26 - t27;
-            const V t29 = v_expz(t28);
-            a25 = a25 + t29;
-            const V t31 = ld_real(buf_tile0 + x_v * 144 + (x_r + 1 * LANES));
-            const V t33 = t31 - t32;
-            const V t34 = v_expz(t33);
-            a30 = a30 + t34;
+            const V t24 = ld_real(buf_tile0 + x_v * 144 + x_r);
+            const V t26 = t24 - t25;
+            const V t27 = v_expz(t26);
+            a23 = a23 + t27;
+            const V t29 = ld_real(buf_tile0 + x_v * 144 + (x_r + 1 * LANES));
+            const V t31 = t29 - t30;
+            const V t32 = v_expz(t31);
+            a28 = a28 + t32;
           }
-          st_real(acc_s + (x_r_0 + x_r), a25);
-          st_real(acc_s + (x_r_0 + (x_r + 1 * LANES)), a30);
+          st_real(acc_s + (x_r_0 + x_r), a23);
+          st_real(acc_s + (x_r_0 + (x_r + 1 * LANES)), a28);
         }
         for (; x_r < x_r_c; x_r += 1 * LANES) {
           const M m = tail(x_r_c - x_r);
-          V a35 = ld_real(acc_s + (x_r_0 + x_r));
-          const V t37 = v_settle(ld_real(acc_m + (x_r_0 + x_r)));
+          V a33 = ld_real(acc_s + (x_r_0 + x_r));
+          const V t35 = v_settle(ld_real(acc_m + (x_r_0 + x_r)));
           for (int64_t x_v = 0; x_v < x_v_c; x_v++) {
-            const V t36 = ld_real(buf_tile0 + x_v * 144 + x_r);
-            const V t38 = t36 - t37;
-            const V t39 = v_expz(t38);
-            a35 = a35 + t39;
+            const V t34 = ld_real(buf_tile0 + x_v * 144 + x_r);
+            const V t36 = t34 - t35;
+            const V t37 = v_expz(t36);
+            a33 = a33 + t37;
           }
-          st_real(acc_s + (x_r_0 + x_r), a35);
+          st_real(acc_s + (x_r_0 + x_r), a33);
         }
       }
     }
@@ -291,42 +296,42 @@ static void phase_2_merge(void *ctx_, int64_t item, int worker) {
   for (int64_t t = 0; t < 128; t++) acc_s[t] = (rf_real)0;
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
     for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
-      const V t40 = set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r)));
-      *(acc_m + x_r) = lane0(v_maximum(set1(acc_m[x_r]), t40));
+      const V t38 = set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r)));
+      *(acc_m + x_r) = lane0(v_maximum(set1(acc_m[x_r]), t38));
     }
     for (int64_t x_segment = 0; x_segment < n_segment; x_segment++) {
       if (*(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r)) == -RF_INF) continue;
-      const V t41 = set1(get_real(buf_part0_s + x_segment * buf_part0_s_s0 + (x_r_0 + x_r)));
-      const V t42 = sel(m_eq(set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))), set1(-RF_INF)), v_settle(set1(acc_m[x_r])), set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))));
-      const V t43 = v_settle(set1(acc_m[x_r]));
-      const V t44 = t42 - t43;
-      const V t45 = v_exp(t44);
-      const V t46 = t41 * t45;
-      *(acc_s + x_r) = lane0(set1(acc_s[x_r]) + t46);
+      const V t39 = set1(get_real(buf_part0_s + x_segment * buf_part0_s_s0 + (x_r_0 + x_r)));
+      const V t40 = sel(m_eq(set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))), set1(-RF_INF)), v_settle(set1(acc_m[x_r])), set1(get_real(buf_part0_m + x_segment * buf_part0_m_s0 + (x_r_0 + x_r))));
+      const V t41 = v_settle(set1(acc_m[x_r]));
+      const V t42 = t40 - t41;
+      const V t43 = v_exp(t42);
+      const V t44 = t39 * t43;
+      *(acc_s + x_r) = lane0(set1(acc_s[x_r]) + t44);
     }
   }
   {
     int64_t x_r = 0;
     for (; x_r + LANES <= x_r_c; x_r += LANES) {
-      const V t47 = ld_real(acc_m + x_r);
-      const V t48 = ld_real(acc_s + x_r);
-      const V t49 = v_log(t48);
-      const V t50 = t47 + t49;
-      st_f32(out_out0 + (x_r_0 + x_r), t50);
+      const V t45 = ld_real(acc_m + x_r);
+      const V t46 = ld_real(acc_s + x_r);
+      const V t47 = v_log(t46);
+      const V t48 = t45 + t47;
+      st_f32(out_out0 + (x_r_0 + x_r), t48);
     }
     if (x_r < x_r_c) { const M m = tail(x_r_c - x_r); (void)m;
-      const V t51 = ld_real(acc_m + x_r);
-      const V t52 = ld_real(acc_s + x_r);
-      const V t53 = v_log(t52);
-      const V t54 = t51 + t53;
-      stm_f32(m, out_out0 + (x_r_0 + x_r), t54);
+      const V t49 = ld_real(acc_m + x_r);
+      const V t50 = ld_real(acc_s + x_r);
+      const V t51 = v_log(t50);
+      const V t52 = t49 + t51;
+      stm_f32(m, out_out0 + (x_r_0 + x_r), t52);
     }
   }
   for (int64_t x_r = 0; x_r < x_r_c; x_r += 1) {
-    int bad55 = 0;
-    bad55 |= !isfinite(acc_m[x_r]);
-    bad55 |= !isfinite(acc_s[x_r]);
-    if (bad55) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad53 = 0;
+    bad53 |= !isfinite(acc_m[x_r]);
+    bad53 |= !isfinite(acc_s[x_r]);
+    if (bad53) __atomic_store_n(flags + (0 * n_r + (x_r_0 + x_r)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {

@@ -65,7 +65,7 @@ struct context {
   rf_real *work; int64_t work_size;
 };
 
-RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
+RF_INLINE void contract_3_6(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
   int64_t const in_x_s0 = ctx->in_x_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[6][2];
@@ -85,21 +85,21 @@ RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const r
     RF_UNROLL(6) for (int i = 0; i < 6; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         
-        const V t6 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t6);
+        const V t4 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t4);
       }
     }
   } else {
     RF_UNROLL(6) for (int i = 0; i < 6; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         const M m = tail(nj - j * LANES); (void)m;
-        const V t7 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t7);
+        const V t5 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t5);
       }
     }
   }
 }
-RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
+RF_INLINE void contract_3_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
   int64_t const in_x_s0 = ctx->in_x_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[3][2];
@@ -119,21 +119,21 @@ RF_NOINLINE void contract_4(const struct context *ctx, const rf_real *a, const r
     RF_UNROLL(3) for (int i = 0; i < 3; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         
-        const V t8 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t8);
+        const V t6 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t6);
       }
     }
   } else {
     RF_UNROLL(3) for (int i = 0; i < 3; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         const M m = tail(nj - j * LANES); (void)m;
-        const V t9 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t9);
+        const V t7 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t7);
       }
     }
   }
 }
-RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
+RF_INLINE void contract_3_1(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_i, int64_t x_j) {
   int64_t const in_x_s0 = ctx->in_x_s0;
   (void)ctx; (void)last; (void)test; (void)nj; (void)zero;
   V x[1][2];
@@ -153,19 +153,26 @@ RF_NOINLINE void contract_5(const struct context *ctx, const rf_real *a, const r
     RF_UNROLL(1) for (int i = 0; i < 1; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         
-        const V t10 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t10);
+        const V t8 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t8);
       }
     }
   } else {
     RF_UNROLL(1) for (int i = 0; i < 1; i++) {
       RF_UNROLL(2) for (int j = 0; j < 2; j++) {
         const M m = tail(nj - j * LANES); (void)m;
-        const V t11 = x[i][j];
-        st_real(d + i * 144 + j * LANES, t11);
+        const V t9 = x[i][j];
+        st_real(d + i * 144 + j * LANES, t9);
       }
     }
   }
+}
+RF_NOINLINE void contract_3(const struct context *ctx, const rf_real *a, const rf_real *b, int64_t n, rf_real *d, int zero, int last, int test, int64_t nj, int64_t x_i_0, int64_t x_j_0, int64_t x_j, int64_t rows) {
+  int64_t const in_x_s0 = ctx->in_x_s0;
+  int64_t i = 0;
+  for (; i + 6 <= rows; i += 6) contract_3_6(ctx, a + i * in_x_s0, b, n, d + i * 144, zero, last, test, nj, x_i_0, x_j_0, i, x_j);
+  for (; i + 3 <= rows; i += 3) contract_3_3(ctx, a + i * in_x_s0, b, n, d + i * 144, zero, last, test, nj, x_i_0, x_j_0, i, x_j);
+  for (; i + 1 <= rows; i += 1) contract_3_1(ctx, a + i * in_x_s0, b, n, d + i * 144, zero, last, test, nj, x_i_0, x_j_0, i, x_j);
 }
 static void phase_0_pack_stream0(void *ctx_, int64_t item, int worker) {
   const struct context *ctx = (const struct context *)ctx_;
@@ -227,107 +234,105 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
   for (int64_t x_j_0 = 0; x_j_0 < n_j; x_j_0 += 128) {
     const int64_t x_j_c = rf_min(128, n_j - x_j_0);
     for (int64_t c0 = 0; c0 < n_h || c0 == 0; c0 += 16) for (int64_t p = 0; p < x_j_c; p += (2 * LANES)) {
-      int64_t i = 0; const int whole = p + (2 * LANES) <= x_j_c; const int test = (0 || !whole); (void)whole;
-      for (; i + 6 <= x_i_c; i += 6) { contract_3(ctx, in_x + x_i_0 * in_x_s0 + i * in_x_s0 + c0 * 1, buf_stream0 + x_j_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(16, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 16 >= n_h, test, x_j_c - p, x_i_0, x_j_0, i, p); }
-      for (; i + 3 <= x_i_c; i += 3) { contract_4(ctx, in_x + x_i_0 * in_x_s0 + i * in_x_s0 + c0 * 1, buf_stream0 + x_j_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(16, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 16 >= n_h, test, x_j_c - p, x_i_0, x_j_0, i, p); }
-      for (; i + 1 <= x_i_c; i += 1) { contract_5(ctx, in_x + x_i_0 * in_x_s0 + i * in_x_s0 + c0 * 1, buf_stream0 + x_j_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(16, n_h - c0), buf_tile0 + i * 144 + p, c0 == 0, c0 + 16 >= n_h, test, x_j_c - p, x_i_0, x_j_0, i, p); }
+      const int whole = p + (2 * LANES) <= x_j_c; const int test = (0 || !whole); (void)whole; (void)test;
+      contract_3(ctx, in_x + x_i_0 * in_x_s0 + c0 * 1, buf_stream0 + x_j_0 * (n_h) + p * (n_h) + c0 * 16, rf_min(16, n_h - c0), buf_tile0 + p, c0 == 0, c0 + 16 >= n_h, test, x_j_c - p, x_i_0, x_j_0, p, x_i_c);
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       {
         int64_t x_j = 0;
-        V floor12 = set1(-RF_INF);
+        V floor10 = set1(-RF_INF);
         if ((x_j_0 == 0)) {
           for (; x_j + LANES <= x_j_c; x_j += LANES) {
-            const V t21 = ld_real(buf_tile0 + x_i * 144 + x_j);
-            floor12 = v_max_raw(floor12, t21);
+            const V t19 = ld_real(buf_tile0 + x_i * 144 + x_j);
+            floor10 = v_max_raw(floor10, t19);
           }
-          x_j = 0; floor12 = set1(h_min(floor12));
+          x_j = 0; floor10 = set1(h_min(floor10));
         }
-        V a13 = set1(-RF_INF);
+        V a11 = set1(-RF_INF);
         for (; x_j + 1 * LANES <= x_j_c; x_j += 1 * LANES) {
-          const V t15 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          a13 = v_max_raw(a13, t15);
-          const V t16 = set1((rf_real)(x_j_0 + x_j)) + iota();
-          const M m17 = m_and((acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t15, set1(acc_best[x_i * 4 + 3])))), m_not(m_lt(t15, floor12)));
-          if (m_any(m17)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t15, t16, m17);
+          const V t13 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          a11 = v_max_raw(a11, t13);
+          const V t14 = set1((rf_real)(x_j_0 + x_j)) + iota();
+          const M m15 = m_and((acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t13, set1(acc_best[x_i * 4 + 3])))), m_not(m_lt(t13, floor10)));
+          if (m_any(m15)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t13, t14, m15);
         }
         if (x_j < x_j_c) {
           const M m = tail(x_j_c - x_j);
-          const V t18 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          a13 = sel(m, v_max_raw(a13, t18), a13);
-          const V t19 = set1((rf_real)(x_j_0 + x_j)) + iota();
-          const M m20 = m_and(m, m_and((acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t18, set1(acc_best[x_i * 4 + 3])))), m_not(m_lt(t18, floor12))));
-          if (m_any(m20)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t18, t19, m20);
+          const V t16 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          a11 = sel(m, v_max_raw(a11, t16), a11);
+          const V t17 = set1((rf_real)(x_j_0 + x_j)) + iota();
+          const M m18 = m_and(m, m_and((acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t16, set1(acc_best[x_i * 4 + 3])))), m_not(m_lt(t16, floor10))));
+          if (m_any(m18)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t16, t17, m18);
         }
         acc_m_old[x_i] = acc_m[x_i];
-        acc_m[x_i] = lane0(v_maximum(set1(acc_m[x_i]), set1(h_max(a13))));
+        acc_m[x_i] = lane0(v_maximum(set1(acc_m[x_i]), set1(h_max(a11))));
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       if ((acc_m[x_i] != acc_m_old[x_i]) && !(acc_m_old[x_i] == -RF_INF)) {
-        const V t22 = set1(acc_s[x_i]);
-        const V t23 = sel(m_eq(set1(acc_m_old[x_i]), set1(-RF_INF)), v_settle(set1(acc_m[x_i])), set1(acc_m_old[x_i]));
-        const V t24 = v_settle(set1(acc_m[x_i]));
-        const V t25 = t23 - t24;
-        const V t26 = v_exp(t25);
-        const V t27 = t22 * t26;
-        const V n28 = t27;
-        *(acc_s + x_i) = lane0(n28);
+        const V t20 = set1(acc_s[x_i]);
+        const V t21 = sel(m_eq(set1(acc_m_old[x_i]), set1(-RF_INF)), v_settle(set1(acc_m[x_i])), set1(acc_m_old[x_i]));
+        const V t22 = v_settle(set1(acc_m[x_i]));
+        const V t23 = t21 - t22;
+        const V t24 = v_exp(t23);
+        const V t25 = t20 * t24;
+        const V n26 = t25;
+        *(acc_s + x_i) = lane0(n26);
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
       {
         int64_t x_j = 0;
-        const V t32 = v_settle(set1(acc_m[x_i]));
-        V a29 = set1((rf_real)0);
-        V a30 = set1((rf_real)0);
+        const V t30 = v_settle(set1(acc_m[x_i]));
+        V a27 = set1((rf_real)0);
+        V a28 = set1((rf_real)0);
         for (; x_j + 2 * LANES <= x_j_c; x_j += 2 * LANES) {
-          const V t31 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          const V t33 = t31 - t32;
-          const V t34 = v_expz(t33);
-          a29 = a29 + t34;
-          const V t35 = ld_real(buf_tile0 + x_i * 144 + (x_j + 1 * LANES));
-          const V t36 = t35 - t32;
-          const V t37 = v_expz(t36);
-          a30 = a30 + t37;
+          const V t29 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          const V t31 = t29 - t30;
+          const V t32 = v_expz(t31);
+          a27 = a27 + t32;
+          const V t33 = ld_real(buf_tile0 + x_i * 144 + (x_j + 1 * LANES));
+          const V t34 = t33 - t30;
+          const V t35 = v_expz(t34);
+          a28 = a28 + t35;
         }
         for (; x_j + LANES <= x_j_c; x_j += LANES) {
-          const V t38 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          const V t39 = t38 - t32;
-          const V t40 = v_expz(t39);
-          a29 = a29 + t40;
+          const V t36 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          const V t37 = t36 - t30;
+          const V t38 = v_expz(t37);
+          a27 = a27 + t38;
         }
         if (x_j < x_j_c) {
           const M m = tail(x_j_c - x_j);
-          const V t41 = ld_real(buf_tile0 + x_i * 144 + x_j);
-          const V t42 = t41 - t32;
-          const V t43 = v_expz(t42);
-          a29 = a29 + keep(m, t43);
+          const V t39 = ld_real(buf_tile0 + x_i * 144 + x_j);
+          const V t40 = t39 - t30;
+          const V t41 = v_expz(t40);
+          a27 = a27 + keep(m, t41);
         }
-        acc_s[x_i] += h_sum((a29 + a30));
+        acc_s[x_i] += h_sum((a27 + a28));
       }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
     {
       int64_t x_t = 0;
-      const V t45 = set1(acc_m[x_i]);
-      const V t48 = set1(acc_s[x_i]);
+      const V t43 = set1(acc_m[x_i]);
+      const V t46 = set1(acc_s[x_i]);
       for (; x_t + LANES <= n_t; x_t += LANES) {
-        const V t44 = ld_real(acc_best + x_i * 4 + x_t);
-        const V t46 = t44 - t45;
-        const V t47 = v_exp(t46);
-        const V t49 = t47 / t48;
-        st_f32(out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t49);
+        const V t42 = ld_real(acc_best + x_i * 4 + x_t);
+        const V t44 = t42 - t43;
+        const V t45 = v_exp(t44);
+        const V t47 = t45 / t46;
+        st_f32(out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t47);
       }
-      const V t51 = set1(acc_m[x_i]);
-      const V t54 = set1(acc_s[x_i]);
+      const V t49 = set1(acc_m[x_i]);
+      const V t52 = set1(acc_s[x_i]);
       if (x_t < n_t) { const M m = tail(n_t - x_t); (void)m;
-        const V t50 = ld_real(acc_best + x_i * 4 + x_t);
-        const V t52 = t50 - t51;
-        const V t53 = v_exp(t52);
-        const V t55 = t53 / t54;
-        stm_f32(m, out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t55);
+        const V t48 = ld_real(acc_best + x_i * 4 + x_t);
+        const V t50 = t48 - t49;
+        const V t51 = v_exp(t50);
+        const V t53 = t51 / t52;
+        stm_f32(m, out_out0 + (x_i_0 + x_i) * out_out0_s0 + x_t, t53);
       }
     }
   }
@@ -335,21 +340,21 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
     {
       int64_t x_t = 0;
       for (; x_t + LANES <= n_t; x_t += LANES) {
-        const V t56 = ld_real(acc_best_at + x_i * 4 + x_t);
-        st_i64(out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t56);
+        const V t54 = ld_real(acc_best_at + x_i * 4 + x_t);
+        st_i64(out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t54);
       }
       if (x_t < n_t) { const M m = tail(n_t - x_t); (void)m;
-        const V t57 = ld_real(acc_best_at + x_i * 4 + x_t);
-        stm_i64(m, out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t57);
+        const V t55 = ld_real(acc_best_at + x_i * 4 + x_t);
+        stm_i64(m, out_out1 + (x_i_0 + x_i) * out_out1_s0 + x_t, t55);
       }
     }
   }
   for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
-    int bad58 = 0;
-    bad58 |= !isfinite(acc_m[x_i]);
-    bad58 |= !isfinite(acc_s[x_i]);
-    for (int64_t t = 0; t < 4; t++) bad58 |= !isfinite(acc_best[x_i * 4 + t]);
-    if (bad58) __atomic_store_n(flags + (0 * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
+    int bad56 = 0;
+    bad56 |= !isfinite(acc_m[x_i]);
+    bad56 |= !isfinite(acc_s[x_i]);
+    for (int64_t t = 0; t < 4; t++) bad56 |= !isfinite(acc_best[x_i * 4 + t]);
+    if (bad56) __atomic_store_n(flags + (0 * n_i + (x_i_0 + x_i)), (uint8_t)1, __ATOMIC_RELAXED);
   }
 }
 RF_EXPORT int rf_kernel(const void *const *in, void *const *out, const int64_t *n, int threads) {
