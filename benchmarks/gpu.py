@@ -33,8 +33,8 @@ SHARE = 0.25  # seconds of timing for one contender
 
 @dataclass
 class Row:
-    """One contender at one workload. seconds: median on the device, None when it did not take part (`note` says why). error: as
-    in the CPU's table, against float64. traffic: bytes of inputs and results. predicted: seconds, by the performance model."""
+    """One contender at one workload. seconds: median on the device, None when it did not take part (`note` says why). host: seconds
+    until a call returns, its work queued on an idle device. error: as in the CPU's table, against float64. traffic: bytes of inputs and results. predicted: seconds, by the performance model."""
 
     workload: str
     contender: str
@@ -46,6 +46,7 @@ class Row:
     bound: str = ""
     goal: float = 0.0
     note: str = ""
+    host: float = 0.0
 
 
 def register(commands: Any) -> None:
@@ -206,6 +207,18 @@ class Clock:
         first = self._time(run, 1)[0]
         return statistics.median(self._time(run, max(least, min(most, int(SHARE / max(first, 1e-7))))))
 
+    def host(self, run: Run) -> float:
+        """Median of the host's time for a call: what launching costs."""
+        found = []
+        for _ in range(9):
+            idle = self.cupy.cuda.Event()
+            idle.record()
+            idle.synchronize()
+            start = time.perf_counter()
+            run()
+            found.append(time.perf_counter() - start)
+        return statistics.median(found)
+
     def _time(self, run: Run, times: int) -> list[float]:
         events = []
         for _ in range(times):
@@ -253,6 +266,7 @@ def measure(w: Bench, device: Any, clock: Clock, options: argparse.Namespace, un
                 row.note = f"error above {w.tolerance:g}"
             del got
             row.seconds = clock.seconds(runs[name])
+            row.host = clock.host(runs[name])
         except Exception as error:  # a contender that fails is reported, whatever it raises
             row.note = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     return list(rows.values())
@@ -371,8 +385,8 @@ def markdown(result: Mapping[str, Any]) -> str:
     names = list(dict.fromkeys(r["contender"] for r in result["rows"] if r["contender"] != "ours"))
     lines = ["# GPU benchmarks", "", ", ".join(f"{k} {v}" for k, v in result["machine"].items()), ""]
     lines += [f"Copying (read + written): {result['copy'] / 1e9:.0f} GB/s, in the same run. Others: their time / ours.", ""]
-    lines.append(f"| workload | ours, us | predicted | GB/s | of copy | TFLOP/s | error | goal | {' | '.join(names)} |")
-    lines.append("|---" * (8 + len(names)) + "|")
+    lines.append(f"| workload | ours, us | predicted | GB/s | of copy | TFLOP/s | host, us | error | goal | {' | '.join(names)} |")
+    lines.append("|---" * (9 + len(names)) + "|")
     for workload, rows in grouped.items():
         lines.append(f"| {workload} | {' | '.join(_cells(rows, names, result['copy']))} |")
     notes = [f"- {r['workload']}, {r['contender']}: {r['note']}" for r in result["rows"] if r["note"]]
@@ -383,13 +397,14 @@ def _cells(rows: Mapping[str, Mapping[str, Any]], names: list[str], copy: float)
     own = rows.get("ours", {})
     seconds = own.get("seconds")
     if not seconds:
-        return ["-"] * (7 + len(names))
+        return ["-"] * (8 + len(names))
     ratios = {n: rows[n]["seconds"] / seconds for n in names if n in rows and rows[n]["seconds"]}
     best = min(ratios, key=ratios.__getitem__, default=None)
     met = "" if best is None or ratios[best] >= own["goal"] else " ✗"
     rate = own["traffic"] / seconds
     predicted = "" if own["predicted"] is None else f"{1e6 * own['predicted']:.1f}, {own['bound']}"
     error = "?" if own["error"] is None else f"{own['error']:.1e}"
-    first = [f"{1e6 * seconds:.1f}", predicted, f"{rate / 1e9:.0f}", f"{rate / copy:.2f}", f"{own['flops'] / seconds / 1e12:.0f}", error]
+    first = [f"{1e6 * seconds:.1f}", predicted, f"{rate / 1e9:.0f}", f"{rate / copy:.2f}", f"{own['flops'] / seconds / 1e12:.0f}"]
+    first += [f"{1e6 * own['host']:.0f}", error]
     others = [f"**{ratios[n]:.2f}**" if n == best else f"{ratios[n]:.2f}" if n in ratios else "-" for n in names]
     return [*first, f"{own['goal']:g}x{met}", *others]

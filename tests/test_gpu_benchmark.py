@@ -99,7 +99,7 @@ def test_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.C
     assert list(rows) == [w.name for w in chosen] and result["copy"] > 0
     for w in chosen:
         r = rows[w.name]
-        assert r["note"] == "" and r["seconds"] > 0 and r["error"] < w.tolerance and r["predicted"] > 0
+        assert r["note"] == "" and r["seconds"] > 0 and r["host"] > 0 and r["error"] < w.tolerance and r["predicted"] > 0
     table = (tmp_path / "gpu.md").read_text()
     assert "| variance, 2 GB | " in table and "s left" in capsys.readouterr().out
     emulated_cupy.forget()
@@ -107,11 +107,11 @@ def test_a_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.C
 
 def test_the_table_says_who_was_best() -> None:
     def row(contender: str, seconds: float | None, **more: Any) -> dict[str, Any]:
-        return {**vars(gpu.Row("w", contender, seconds, 1e-5, 2e9, 1e12, 4e-4, "memory", 1.5)), **more}
+        return {**vars(gpu.Row("w", contender, seconds, 1e-5, 2e9, 1e12, 4e-4, "memory", 1.5, host=3e-5)), **more}
 
     rows = [row("ours", 5e-4), row("torch", 1e-3), row("torch.compile", 6e-4), row("SDPA flash", None, note="ImportError: no")]
     text = gpu.markdown({"machine": {"gpu": "chip"}, "copy": 5e12, "rows": rows})
-    assert "| w | 500.0 | 400.0, memory | 4000 | 0.80 | 2000 | 1.0e-05 | 1.5x ✗ | 2.00 | **1.20** | - |" in text
+    assert "| w | 500.0 | 400.0, memory | 4000 | 0.80 | 2000 | 30 | 1.0e-05 | 1.5x ✗ | 2.00 | **1.20** | - |" in text
     assert "- w, SDPA flash: ImportError: no" in text
 
 
