@@ -34,7 +34,8 @@ SHARE = 0.25  # seconds of timing for one contender
 @dataclass
 class Row:
     """One contender at one workload. seconds: median on the device, None when it did not take part (`note` says why). host: seconds
-    until a call returns, its work queued on an idle device. error: as in the CPU's table, against float64. traffic: bytes of inputs and results. predicted: seconds, by the performance model."""
+    until a call returns, its work queued on an idle device. error: as in the CPU's table, against float64. traffic: bytes of
+    inputs and results. predicted: seconds, by the performance model."""
 
     workload: str
     contender: str
