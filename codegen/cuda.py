@@ -109,11 +109,11 @@ def _phase(names: CudaNames, p: Phase, number: int, gpu: Gpu) -> tuple[str, Laun
 
 
 def _bounds(place: Place) -> str:
-    """Threads of a block and, where ptxas would spill for one more, the blocks a multiprocessor should hold. Shared memory has no
-    room for a second block of parts."""
+    """Threads of a block and, where ptxas would spill for one more, or must know what registers there are because some warps give
+    theirs to others, the blocks a multiprocessor should hold. Shared memory has no room for a second block of parts."""
     if place.resident:
         return f"{place.threads}, {place.resident}"
-    if place.parts > 1 or (place.form == "mma" and place.run == 4):
+    if place.parts > 1 or (place.form == "mma" and place.run == 4) or place.producers > 1:
         return f"{place.threads}, 1"
     return f"{place.threads}, 2" if place.form == "tile" and place.threads <= 256 else str(place.threads)
 

@@ -3,7 +3,8 @@
 The last warps of the block bring the operands of each step into a ring of stages; the computing warps wait for a stage, read it,
 and give it back. Neither side waits for the other but at barriers in shared memory, two a stage. Tiles that a tensor map describes
 are fetched by the copy engine, which one thread asks and which announces them itself; the others by all threads of the copying
-warps, with cp.async, which announce them when they have landed.
+warps, with cp.async, which announce them when they have landed. The products take no notice of the low bits of tf32 operands: the
+engine rounds them on their way, and the copying warps where they lie.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from redfuser_eq.errors import IRError
 
 from .cuda_expr import CudaNames
 from .cuda_mma import FragmentPhase
-from .kernel import Loop, Phase, Stage, statements
+from .kernel import Contract, Loop, Phase, Stage, statements
 from .launch import MapArg
 
 LEAST, FEW = 56, 24  # registers of a copying thread where it gives some away, and of one that only asks the engine
 PANEL = 128  # bytes of a row of a panel: what the swizzle permutes
-BYTES = {"bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1}
+BYTES = {"f32": 4, "bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1}
 
 
 class RingPhase(FragmentPhase):
@@ -80,17 +81,34 @@ class RingPhase(FragmentPhase):
         kept = [x for x in stay if not x.mapped]
         engine = self._ask(s, asked, [x for x in stay if x.mapped], blocks)
         first = f"if (threadIdx.x == {self.consumers})"
-        loop = ["for (int step = 0; step < steps; step++) {",
-                f"if (step >= {depth}) mbarrier_wait(empty + step % {depth} * 8, (step / {depth} - 1) & 1);",
-                f"const u32 stage = {at};"]  # fmt: skip
+        ready = [f"if (step >= {depth}) mbarrier_wait(empty + step % {depth} * 8, (step / {depth} - 1) & 1);", f"const u32 stage = {at};"]
         if not copied and not kept:
-            return [f"{first} {loop[0]}", *loop[1:], *engine, "}"]
+            return [f"{first} for (int step = 0; step < steps; step++) {{", *ready, *engine, "}"]
         fetches = self._fetches(s, copied, blocks) if copied else []
-        announce = f"fence_async(); mbarrier_arrive(full + told % {depth} * 8); told++;"
-        return [*(line for x in kept for line in self._copies(x, self.where[x.dst], {})), "int told = 0;", *loop,
-                *([f"{first} {{", *engine, "}"] if engine else []), *fetches, "cp_async_commit();",
-                f"if (step >= {lag}) {{ cp_async_wait<{lag}>(); {announce} }}", "}",
-                f"cp_async_wait<0>(); while (told < steps) {{ {announce} }}"]  # fmt: skip
+        return [*(line for x in kept for line in self._copies(x, self.where[x.dst], {})),
+                f"for (int ahead = 0; ahead < steps + {lag}; ahead++) {{", "if (ahead < steps) {", "const int step = ahead;", *ready,
+                *([f"{first} {{", *engine, "}"] if engine else []), *fetches, "}",
+                f"cp_async_commit(); const int step = ahead - {lag}; if (step < 0) continue;", f"cp_async_wait<{lag}>();",
+                *self._rounded(copied, kept, blocks, at), f"fence_async(); mbarrier_arrive(full + step % {depth} * 8);", "}",
+                "cp_async_wait<0>();"]  # fmt: skip
+
+    def _rounded(self, copied: list[Stage], kept: list[Stage], blocks: str, at: str) -> list[str]:
+        """Round what has landed of a step, where it is multiplied as tf32."""
+        last = f"if (step % {blocks} == {blocks} - 1) " if blocks != "1" else ""
+        when = [(x, "if (step == 0) ") for x in kept] + [(x, "" if x.inner else last) for x in copied]
+        lines = [f"{test}{self._rounding(x)}" for x, test in when if self._tag(x) == "tf32"]
+        if not lines:
+            return []
+        return [f"const u32 stage = {at}; (void)stage; barrier_sync(3, {self.producers});", *lines]
+
+    def _rounding(self, s: Stage) -> str:
+        """Beside a left operand in registers the right one takes the order of these."""
+        products = [x for x in statements(self.phase.body) if isinstance(x, Contract)]
+        turned = any(x.b.source == s.dst and x.start == "state" for x in products)
+        if turned and any(s.dst in (x.a.source, x.b.source) and self.in_memory(x.a.source) for x in products):
+            raise IRError(f"{s.dst!r} is multiplied as tf32 by what is in registers and by what is in memory")
+        size = f"<{self.producers}, {self.bytes_of(s.dst) // PANEL}>"
+        return f"round_{'evens' if turned else 'cells'}{size}({self.where[s.dst]}, threadIdx.x - {self.consumers});"
 
     # ---- the copy engine
     def _ask(self, s: Loop, asked: list[Stage], stay: list[Stage], blocks: str) -> list[str]:
@@ -112,16 +130,24 @@ class RingPhase(FragmentPhase):
 
     def _box(self, s: Stage, to: str, starts: dict[str, str]) -> list[str]:
         """Ask for a tile, panel by panel. Dimensions of the map: the tile's columns, its rows, and every other axis."""
-        array = self.names.k.array(s.source.source)
-        if array is None:
-            raise IRError(f"{s.source.source!r} is no argument that could be staged")
+        array, buffer = self.names.k.array(s.source.source), self.names.k.buffer(s.source.source)
+        found = array or buffer
+        if found is None:
+            raise IRError(f"{s.source.source!r} is nothing that could be staged")
         first, last = self.buffer(s.dst).dims
-        (rows, _), size = self.shape(s.dst), BYTES[array.dtype]
-        places = {a: d for d, a in enumerate(s.source.dims) if array.strides[d] != 0}
+        (rows, _), size = self.shape(s.dst), BYTES[found.dtype]
+        places = {a: d for d, a in enumerate(s.source.dims) if array is None or array.strides[d] != 0}
         axes = [last, first, *(a for a in reversed(places) if a not in (first, last))]
         box = (PANEL // size, rows, *(1 for _ in axes[2:]))
         name = f"map_{s.dst}"
-        self.maps[name] = ("map", array.name, tuple((a, places[a]) for a in axes), box, size)
+        self.maps[name] = (
+            "map",
+            ("in" if array else "buffer", found.name),
+            tuple((a, places[a]) for a in axes),
+            box,
+            size,
+            s.dtype == "tf32",
+        )
         at = [starts.get(a, self.at[a].start if a in self.at else "0") for a in axes]
         panels = self.bytes_of(s.dst) // (rows * PANEL)
         return [

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 from .kernel import Size
 
 Sizes: TypeAlias = tuple[Size, ...]
-# ("map", source, ((axis, dimension of the source), ...), elements of a box along each, bytes of an element): a tensor map that
-# describes the source by these axes, the contiguous one first, with 128-byte swizzle and zeros past the ends
-MapArg: TypeAlias = tuple[str, str, tuple[tuple[str, int], ...], tuple[int, ...], int]
+# ("map", what, ((axis, dimension of it), ...), elements of a box along each, bytes of an element, rounded): a tensor map that
+# describes an argument, as ("in", source) or ("buffer", name), by these axes, the contiguous one first, with 128-byte swizzle and
+# zeros past the ends. rounded: floats are rounded to tf32 on their way
+MapArg: TypeAlias = tuple[str, tuple[str, str], tuple[tuple[str, int], ...], tuple[int, ...], int, bool]
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ def grid_of(launch: Launch, extents: Mapping[str, int]) -> tuple[int, int, int]:
     x, y, z = (prod(size_of(s, extents) for s in sizes) for sizes in launch.grid)
     x = -(-x // launch.per_block)
     return min(x, launch.most) if launch.most else x, y, z
+
+
+def steps_of(sizes: Sizes, extents: Mapping[str, int]) -> tuple[int, ...]:
+    """The strides of a buffer of these sizes, in elements."""
+    return tuple(prod(size_of(s, extents) for s in sizes[d + 1 :]) for d in range(len(sizes)))
 
 
 def bytes_of(scratch: Scratch, extents: Mapping[str, int]) -> int:

@@ -14,6 +14,7 @@ from .tiles import up
 
 RANK = 5  # dimensions of a tensor map
 ALIGNED = 16  # bytes
+SCRATCH = "@scratch"  # stands for all buffers of a launch, where sources are named
 BOX = 256  # most elements of a tile along an axis
 FARTHEST = 1 << 40  # bytes of a stride
 REGISTERS = 65536  # of a multiprocessor, in four parts between which a block's warps are dealt

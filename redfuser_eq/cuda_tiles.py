@@ -7,7 +7,7 @@ memory, several tiles ahead of their use.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, prod
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,9 @@ from .cascade import Accumulator
 from .codegen import kernel as ir
 from .codegen.kernel import ROW, SEGMENT
 from .codegen.kernel_check import expressions
-from .cuda_prologue import BYTES, COLUMNS, NARROW, bare, exact, narrow, scales, separate, signless
+from .codegen.launch import steps_of
+from .cuda_prologue import BYTES, NARROW, bare, exact, narrow, scales, separate, signless
+from .cuda_tile_sizes import NoForm, tile_of
 from .expr import Acc, Cast, Const, Expr, Load, Prev, Reduce, nodes, transform
 from .forms import Form, Question, separates
 from .masks import masked
@@ -29,24 +31,13 @@ from .tiles import up
 
 if TYPE_CHECKING:
     from .cuda_schedule import CudaScheduler
-    from .gpu import Gpu
     from .schedule import Group
 
-RESIDENT = 512  # bytes of inner elements up to which the row operand stays in shared memory; else 128 at a time
-LONGEST = 128  # elements of products of bytes that are summed before they are added to the state or the score
 LISTED = 8  # entries of a top-k list that fit in registers
 E4M3 = (89, 120, 121)  # compute capabilities with instructions of a warp for e4m3
 SCAN_WARPS = 8
 FEW_ROWS = 128  # rows that share a stream, up to which it is cut
-PARTS = 8  # warps of a block, where few rows share a stream: some along the rows, the others along the stream
-PART_ROWS = 64  # up to which these are few
-SHORT = 2  # block tiles that a stream has at least, to be shared among warps
 SEGMENTS = 128  # of a stream that few rows share, at most
-HELD = 320  # columns and elements of the stream that a thread's rows hold: two each register
-
-
-class NoForm(Exception):
-    """The tensor-core form does not fit; the general form does."""
 
 
 def builder(s: CudaScheduler, g: Group, number: int) -> TileBuilder | None:
@@ -55,100 +46,6 @@ def builder(s: CudaScheduler, g: Group, number: int) -> TileBuilder | None:
         return TileBuilder(s, g, number)
     except NoForm:
         return None
-
-
-@dataclass(frozen=True)
-class Tile:
-    """warps x 16 x fragments rows, `depth` elements of the stream; inner: a block of the inner axis; resident: the row operand
-    is staged once. columns: a block of the column axis, 0 without one. stages: tiles in flight. groups: products by warpgroups.
-    parts: groups of warps along the stream, which has `depth` elements for each of them in a tile. score, column: bytes of an element
-    of the operands of the product inside the elements, and of the one with columns."""
-
-    warps: int
-    fragments: int
-    depth: int
-    inner: int
-    resident: bool
-    columns: int
-    stages: int
-    groups: bool = False
-    score: int = 2
-    column: int = 2
-    parts: int = 1
-
-    @property
-    def span(self) -> int:
-        """Elements of the stream in a tile of the block."""
-        return self.depth * self.parts
-
-    @property
-    def rows(self) -> int:
-        return 16 * self.warps * self.fragments
-
-    def bytes(self, product: bool) -> tuple[int, int]:
-        """Shared memory of what stays, and of one stage."""
-        along = panel(self.inner, self.score) if product else panel(self.span)
-        stays = self.rows * along if self.resident and product else 0
-        right = self.columns * panel(self.span, 1) if self.column == 1 else self.span * panel(self.columns, self.column)
-        return stays, right + (self.span * along if product else 0) + (0 if stays else self.rows * along)
-
-
-def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool, one: bool, scored: str, format_: str) -> Tile:
-    """Sizes, from extents and the registers and shared memory of a block. groups: warpgroups do the products. one: the stream is
-    gone through once, so that its tiles can be shared among warps. scored: the format in which the product inside the elements is
-    multiplied. format_: that of the products with columns."""
-    score, column = ir.WIDTHS.get(scored, 2), ir.WIDTHS.get(format_, 2)
-    n_row, n_inner = q.extents[row], q.extents[p.inner] if p else 0
-    lists, few = any(a.k for a in q.accs.values()), len(q.accs) <= 2
-    most = 2 * COLUMNS if groups and p is not None else COLUMNS
-    step = 32 if column == 1 else 16
-    cols = max((up(min(q.extents[c], most), 16) for cs in q.columns.values() for c in cs), default=0)
-    if groups:
-        warps, fragments = 8 if n_row > 64 else 4, 1
-        depth = 64 if cols > COLUMNS else 128 if cols or lists or not few else 256
-        if scored == "i8" or (scored == "e4m3" and n_inner > LONGEST):  # sums beside the tile
-            depth = min(depth, 64 if cols else 128)
-    else:
-        warps = min(8 if p is None or (not cols and n_row >= 1024) else 4, max(1, ceil(n_row / 16)))
-        fragments = 2 if n_row > 16 * warps and not lists and p is not None else 1
-        depth = 64 if cols or lists or not few else 128
-        if column == 1:  # the sum of a tile is added to the state: long tiles
-            warps, fragments, depth = min(8, max(1, ceil(n_row / 16))), 1, 128
-        if 4 in (score, column) and cols:
-            fragments, depth = 1, 32
-        while cols and fragments * (cols + depth) > HELD and depth > 32:
-            depth //= 2
-    if "rows" in q.choice:
-        warps, fragments = max(1, min(4, int(q.choice["rows"]) // 16)), 1
-    depth = min(up(int(q.choice.get("depth", depth)), step), up(q.extents[q.stream], step))
-    depth = min(depth, LONGEST) if column == 1 else depth
-    resident = n_inner * score <= RESIDENT
-    tile = Tile(warps, fragments, depth, up(n_inner, 32 // score) if resident else 128 // score, resident, cols, 2, groups, score, column)
-    if one and not groups and score == column == 2 and "rows" not in q.choice and n_row <= min(tile.rows, PART_ROWS):
-        tile = along_stream(q, p, tile, gpu)
-    stays, each = tile.bytes(p is not None)
-    room = gpu.shared_limit - 1024 if groups or tile.parts > 1 else gpu.shared_limit // 2
-    most = min(4, (room - stays) // each)
-    if stays + 2 * each > gpu.shared_limit:
-        raise NoForm
-    return replace(tile, stages=max(2, most))
-
-
-def along_stream(q: Question, p: Product | None, tile: Tile, gpu: Gpu) -> Tile:
-    """The tile with warps along the stream, as many as three tiles in flight leave room for; where rows are few."""
-    n, wanted = q.extents[q.stream], q.choice.get("parts")
-    for parts in (int(wanted),) if wanted else (8, 4, 2):
-        for depth in (min(32, tile.depth), 16) if "depth" not in q.choice else (tile.depth,):
-            new = replace(tile, depth=depth, parts=parts)
-            stays, each = new.bytes(p is not None)
-            if tile.warps * parts <= PARTS and n >= SHORT * new.span and stays + 3 * each <= gpu.shared_limit - 1024:
-                return new
-    return tile
-
-
-def panel(columns: int, width: int = 2) -> int:
-    """Bytes of a staged row of elements: whole 128-byte panels."""
-    return up(columns * width, 128)
 
 
 class TileBuilder(ProductBuilder):
@@ -191,8 +88,13 @@ class TileBuilder(ProductBuilder):
         """Whether warpgroup instructions can do the products: their left operand lies along the inner axis, and the ring of
         stages serves one loop."""
         along = p is None or self._contiguous(p.row, p.inner, row) == p.inner
-        tf32 = self._widest(q) or (p is not None and self._tag(p.row) == "f32")
-        return self.s.gpu.capability == 90 and self._once() and along and not tf32 and self.s.choice.get("groups", True)
+        return self.s.gpu.capability == 90 and self._once() and along and self._summed(q, p) and self.s.choice.get("groups", True)
+
+    def _summed(self, q: Question, p: Product | None) -> bool:
+        """Right operands of float32 lie along the axis that is summed, as warpgroup instructions for tf32 have them."""
+        split = [split_columns(q.lifts[n], cs)[1] for n, cs in q.columns.items() if cs]
+        right = [(v, q.stream) for v in split if v is not None] + ([(p.stream, p.inner)] if p else [])
+        return all(self._runs(e, axis) for e, axis in right if self._tag(e) == "f32")
 
     def _refuse(self, q: Question, p: Product | None, row: str) -> None:
         """Raises NoForm where a statement of the phase would have no tensor-core form."""
@@ -310,8 +212,10 @@ class TileBuilder(ProductBuilder):
         return (self.row, self.stream)
 
     # ---- operands
-    def stage(self, e: Expr, a: str, b: str, sizes: dict[str, int], inner: str = "", dtype: str = "", along: str = "") -> ir.Operand:
-        """A tile of an operand over two axes, the contiguous one (or `along`) last."""
+    def stage(
+        self, e: Expr, a: str, b: str, sizes: dict[str, int], inner: str = "", dtype: str = "", along: str = "", engine: bool = True
+    ) -> ir.Operand:
+        """A tile of an operand over two axes, the contiguous one (or `along`) last. engine: the copy engine may bring it."""
         assert isinstance(e, Load)
         last = along or self._contiguous(e, b, a)
         first = a if last == b else b
@@ -319,7 +223,7 @@ class TileBuilder(ProductBuilder):
         if key not in self.staged:
             name = f"staged{self.number}_{len(self.staged)}"
             self.s.buffers.append(ir.Buffer(name, (first, last), (ir.Size(value=sizes[first]), ir.Size(value=sizes[last]))))
-            mapped = self.shape.groups and self._mapped(e, first, {a: sizes[a] for a in (first, last)}, dtype)
+            mapped = engine and self.shape.groups and self._mapped(e, first, {a: sizes[a] for a in (first, last)}, dtype)
             self.staged[key] = ir.Stage(name, ir.Operand(e.source, e.dims), inner, dtype, mapped)
         return ir.Operand(self.staged[key].dst, (first, last))
 
@@ -327,9 +231,12 @@ class TileBuilder(ProductBuilder):
         """The copy engine can bring the tile."""
         s = self.s
         array = next((a for a in s.inputs if a.name == e.source), None)
-        if array is None or s.is_buffer(e.source) or e.source in s.choice.get("unmapped", ()) or dtype not in ("", array.dtype):
+        own = array is not None and dtype in ("", {"f32": "tf32"}.get(array.dtype, array.dtype))
+        buffer = next((b for b in s.buffers if b.name == e.source), None)
+        if array is None or not own or (e.source if buffer is None else cuda_copies.SCRATCH) in s.choice.get("unmapped", ()):
             return False
-        return cuda_copies.mapped(array, e.dims, first, sizes, s.extents, s.strides.get(e.source, row_major(e.dims, s.extents)))
+        strides = steps_of(buffer.sizes, s.extents) if buffer else s.strides.get(e.source, row_major(e.dims, s.extents))
+        return cuda_copies.mapped(array, e.dims, first, sizes, s.extents, strides)
 
     def _product_operands(self) -> tuple[ir.Operand, ir.Operand]:
         f, t, p = self.form, self.shape, self.form.product
@@ -366,10 +273,11 @@ class TileBuilder(ProductBuilder):
         _, v = split_columns(self.lifts[a.name], self.columns[a.name])
         assert v is not None
         old = self.stored[a.name][1] if a.name in self.stored else w
-        along = self.stream if self.bytes else ""
         sizes = {self.stream: self.shape.span, d: self.shape.columns}
         tag = self.bytes or self._format(old, v)
-        b = self.stage(v, self.stream, d, sizes, dtype=tag, along=along)
+        turned = self.shape.groups and tag == "tf32"
+        along = self.stream if self.bytes or turned else ""
+        b = self.stage(v, self.stream, d, sizes, dtype=tag, along=along, engine=not turned)
         left = ir.Operand(w.source, w.dims)
         if self._tag(w):
             along = self.stream if self.bytes or self.shape.groups else ""
@@ -423,7 +331,6 @@ class TileBuilder(ProductBuilder):
         segment = (ir.Grid(SEGMENT, self.segment),) if self.segment else ()
         grid = (*batch, *segment, *columns, ir.Grid(self.row, self.form.rows))
         t = self.shape
-        copying = cuda_copies.producers(self.staged.values(), t.warps) if t.groups else 0
         copying = cuda_copies.producers(self.staged.values(), t.warps) if t.groups else 0
         place = ir.Place("wgmma" if t.groups else "mma", t.warps * t.parts + copying, t.fragments, t.stages, copying, parts=t.parts,
                          run=4 if self.bytes else 2)  # fmt: skip

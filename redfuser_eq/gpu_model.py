@@ -31,8 +31,8 @@ BLOCKS = 32  # resident blocks of a multiprocessor
 L2_BYTES = 64  # a clock and multiprocessor, from the L2 cache
 SHARED_BYTES = 128  # a clock and multiprocessor, from shared memory
 TENSOR = ("mma", "wgmma")  # forms of `Place` that use tensor cores
-SYNC = 0.62  # of what warpgroups reach, one warp's instructions do on a GPU that has both (Luo et al., "Dissecting the NVIDIA Hopper
-# architecture through microbenchmarking and multiple level analysis", 2025)
+SYNC = 0.629  # of the peak rate, one warp's instructions reach where warpgroups have their own: the average over formats that is
+# reported of an H800 PCIe (Luo et al., arXiv:2501.12084, 2025, section 6.2: taken from a quotation of it, never measured here)
 SAMPLES = 32  # tiles of an axis that are looked at for a mask's share
 
 
@@ -252,6 +252,8 @@ class _Count:
     def _statement(self, s: ir.Stmt, share: float, trips: int) -> None:
         if isinstance(s, ir.Contract):
             self._product(s, share)
+        elif isinstance(s, ir.Stage) and s.dtype == "tf32" and self.place.form == "wgmma" and not s.mapped:  # rounded where it lies
+            self.totals.staged += share * 2 * ir.WIDTHS["tf32"] * self._footprint(s.source.dims)
         elif isinstance(s, ir.Dot):
             self.totals.flops += share * self._points({s.i, s.k, s.c})
         elif isinstance(s, ir.Fetch):
@@ -281,17 +283,17 @@ class _Count:
             tag = next((self.staged[o.source] for o in (s.b, s.a) if o.source in self.staged), "")
             tag = tag if tag in self.gpu.tensor else "tf32"
             self.totals.tensor[tag] = self.totals.tensor.get(tag, 0.0) + 2 * n
-            self.totals.staged += share * self._staged(s, padded, block)
+            self.totals.staged += share * self._staged(s, padded, block) * ir.WIDTHS[tag]
         else:
             self.totals.flops += n
 
     def _staged(self, s: ir.Contract, rows: int, block: int) -> float:
-        """Bytes from shared memory: the right operand once for each block of rows that an instruction sequence does, the left one
+        """Elements from shared memory: the right operand once for each block of rows that an instruction sequence does, the left one
         at each tile, unless it is a tile in registers."""
         height = block * (self.place.fragments if block == 16 else 1)
-        right = 2 * self._points({s.j, s.c}) * math.ceil(rows / height)
+        right = self._points({s.j, s.c}) * math.ceil(rows / height)
         tiles = self.own.get(s.j, 1) / max(1, self._step(s.j))
-        return right + (2 * rows * self._points({s.c}) * tiles if s.start == "zero" else 0)
+        return right + (rows * self._points({s.c}) * tiles if s.start == "zero" else 0)
 
     def _step(self, axis: str) -> int:
         """Elements of an axis in a tile of one part."""

@@ -14,7 +14,7 @@ from emulator.device import run as launch_kernel
 from redfuser_eq.cascade import Cascade
 from redfuser_eq.codegen.cuda import emit
 from redfuser_eq.codegen.kernel import Kernel
-from redfuser_eq.codegen.launch import CudaProgram, bytes_of, grid_of
+from redfuser_eq.codegen.launch import CudaProgram, bytes_of, grid_of, steps_of
 from redfuser_eq.cuda_schedule import schedule
 from redfuser_eq.gpu import GPUS, Gpu
 
@@ -51,6 +51,7 @@ def run(
     odd = tuple(n for n, x in ins.items() if int(x.pointer) % 16)
     kernel = schedule(c, extents, strides, gpu, choice or {}, odd)
     program = emit(kernel, gpu)
+    strides |= {b.name: steps_of(b.sizes, extents) for b in program.buffers}
     module = Module(program.text, gpu.arch, CUPY_OPTIONS)
     outs = [_Placed(a, poison=True) for a in outputs]
     flags = Buffer(max(1, int(np.prod([extents[a] for a in program.flag_axes or ()]))), "flags")
@@ -119,10 +120,11 @@ def _argument(
     if kind == "extent":
         return np.int64(extents[where[0]])
     if kind == "map":
-        source, axes, box, element = where
+        (kind, source), axes, box, element, rounded = where
+        address = int(ins[source].pointer) if kind == "in" else scratch[source].address
         shape = [extents[a] for a, _ in axes]
         steps = [strides[source][d] * element if n > 1 or not k else 16 for k, ((_, d), n) in enumerate(zip(axes, shape, strict=True))]
-        return encode_map(int(ins[source].pointer), element, shape, steps, box)
+        return encode_map(address, element, shape, steps, box, rounded=rounded)
     return np.int64(strides[where[0]][where[1]])
 
 

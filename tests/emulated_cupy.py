@@ -154,9 +154,9 @@ def encode_tiled(
     """The driver's cuTensorMapEncodeTiled, with the emulator's maps."""
     if room % 64 or not CURRENT.maps or interleave or fill or list(steps) != [1] * rank:
         return 1  # CUDA_ERROR_INVALID_VALUE
-    element = {0: 1, 1: 2, 2: 4}[kind]
+    element = {0: 1, 1: 2, 2: 4, 11: 4}[kind]
     try:
-        made = encode_map(address, element, list(shape), [element, *strides], list(box), (0, 32, 64, 128)[swizzle])
+        made = encode_map(address, element, list(shape), [element, *strides], list(box), (0, 32, 64, 128)[swizzle], kind == 11)
     except ValueError:
         return 1
     ctypes.memmove(room, made, len(made))

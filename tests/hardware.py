@@ -27,10 +27,12 @@ class Buffer:
         return self.bytes.view(dtype).reshape(shape)
 
 
-def mapped(buffer: Buffer, shape: Sequence[int], element: int, box: Sequence[int], swizzle: int = 0, strides: Any = None) -> Any:
+def mapped(
+    buffer: Buffer, shape: Sequence[int], element: int, box: Sequence[int], swizzle: int = 0, strides: Any = None, rounded: bool = False
+) -> Any:
     """What `emulator.device.tensor_map` is: the slowest dimension first."""
     steps = strides or [element * math.prod(shape[i + 1 :]) for i in range(len(shape))]
-    return tensor_map.tensor_map(buffer.address, element, shape[::-1], steps[::-1], box[::-1], swizzle)
+    return tensor_map.tensor_map(buffer.address, element, shape[::-1], steps[::-1], box[::-1], swizzle, rounded)
 
 
 class Module:

@@ -12,7 +12,7 @@ import cascades
 import emulator
 import numpy as np
 import pytest
-from emulated import run
+from emulated import Run, run
 from test_cuda_mma import A100, BF16, E4M3, H200, Array, check, form, narrowed, quantised, some, transposed
 from writing import F32, Builder, Extents, T, cast, fn
 
@@ -32,6 +32,11 @@ LOST = 2e-3  # of the largest result: what sums of 128 products of e4m3 may lose
 def column_major(a: Array) -> Array:
     """The weights with the contracted axis contiguous; the values as they are."""
     return transposed(a) if a.dtype in (E4M3, I8) else a
+
+
+def mapped(r: Run) -> set[Any]:
+    """What tensor maps describe."""
+    return {a[1] for x in r.program.launches for a in x.args if a[0] == "map"}
 
 
 def multiplied(text: str) -> str:
@@ -54,6 +59,7 @@ def test_quantised_products(to: Any, source: Any, most: float, gpu: Gpu) -> None
         r = check(w, extents, tolerance, gpu=gpu, arrange=column_major)
         assert multiplied(r.program.text) == INSTRUCTIONS[to, gpu.name]
         assert [b.name for b in r.program.buffers] == ["written0", "hi@memory"]
+        assert ("buffer", "written0") in mapped(r) or gpu is not H200
     r = check(w, {"r": 35}, tolerance, gpu=gpu, arrange=column_major)
     few = INSTRUCTIONS[to, gpu.name].removeprefix("wg")
     assert multiplied(r.program.text) == ("" if to == E4M3 and gpu is H200 else few)

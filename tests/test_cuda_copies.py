@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from emulated import Run
 from emulator import SCHEDULES, Schedule, sanitize
-from test_cuda_mma import EXACT, check, narrowed, some, spread, transposed, workload
+from test_cuda_mma import E4M3, EXACT, check, narrowed, quantised, some, spread, transposed, workload
 
 import redfuser_eq as rf
 from redfuser_eq import cuda_copies
@@ -24,7 +24,7 @@ from redfuser_eq.cuda_schedule import schedule
 from redfuser_eq.demo.workloads import named
 from redfuser_eq.errors import IRError
 from redfuser_eq.gpu import GPUS
-from redfuser_eq.runtime import tensor_map
+from redfuser_eq.runtime import cuda, tensor_map
 
 pytestmark = pytest.mark.skipif(bool(emulator.unavailable()), reason=emulator.unavailable() or "available")
 H200 = GPUS["h200"]
@@ -173,7 +173,7 @@ def test_axes_of_one_element_may_have_any_stride() -> None:
     one = {"k": (0, 75 * 24, 24, 1), "v": (0, 75 * 40, 40, 1)}
     kernel = schedule(w.cascade, extents | {"b": 3, "h": 2}, one, H200)
     assert all(copies(kernel).values())
-    dims = {a[1]: len(a[2]) for x in emit(kernel, H200).launches for a in x.args if a[0] == "map"}
+    dims = {a[1][1]: len(a[2]) for x in emit(kernel, H200).launches for a in x.args if a[0] == "map"}
     assert dims == {"q": 4, "k": 3, "v": 3}
 
 
@@ -259,6 +259,24 @@ def test_a_driver_that_makes_no_maps(gpu: emulated_cupy.Current, monkeypatch: py
     assert right(f(*given), ARRAYS) and gpu.encoded == 0
     with pytest.raises(tensor_map.NoMap, match="install one of CUDA 12"):
         tensor_map.tensor_map(1 << 20, 2, (64, 80), (2, 128), (64, 64))
+
+
+def test_what_one_kernel_writes_for_the_next(gpu: emulated_cupy.Current) -> None:
+    """Operands that are narrowed to bytes lie in scratch memory: maps are kept by its address, and its rows padded as maps need."""
+    w = quantised(E4M3, np.dtype(np.float32), 448.0)
+    extents = w.extents | {"r": 35, "n": 136, "k": 80}
+    weights, x = w.make(np.random.default_rng(3), extents)
+    (want,) = w.expected(weights.astype(np.float64), x.astype(np.float64))
+    turned = emulated_cupy.asarray(weights.T)
+    given = [emulated_cupy.ndarray(weights.shape, turned.dtype, turned.data, turned.strides[::-1]), emulated_cupy.asarray(x)]
+    for maps in (True, False):
+        gpu.maps, called = maps, cuda.build(w.cascade, w.cascade)
+        for _ in range(3):
+            (got,) = called(given, extents)
+            assert np.max(np.abs(got.get() - want)) <= 2e-3 * np.max(np.abs(want))
+        assert ("tma_load" in called.source, "cp_async" in called.source) == (maps, not maps)
+        assert 2 <= gpu.encoded <= 4  # the weights', and one for each address that the pool gives
+    emulated_cupy.forget()
 
 
 def test_a_map_starts_at_a_multiple_of_64_bytes(gpu: emulated_cupy.Current) -> None:

@@ -22,6 +22,7 @@ if emulator.unavailable():
 from emulator.report import KernelReport, compile_report, disassembler
 from test_cuda_bytes import I8, in_bytes
 from test_cuda_mma import BF16, E4M3, quantised, workload
+from test_cuda_tf32 import fast
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda_mma_compile.json"
 SLACK = 8  # registers
@@ -56,7 +57,18 @@ BYTES: dict[str, tuple[Callable[[], cascades.Workload], dict[str, int]]] = {
     "e4m3 scores of a short axis": (lambda: in_bytes(cascades.linear_logsumexp(), {"x": E4M3, "w": E4M3}), SCORES | {"h": 128}),
     "int8 scores": (lambda: in_bytes(cascades.linear_logsumexp(), {"x": I8, "w": I8}), SCORES),
 }  # weights with the contracted axis contiguous
-QUICK = ("attention 128", "linear logsumexp", "e4m3 linear")
+TURNED = {"v": lambda n: (16 * 4096 * n["d"], 4096 * n["d"], 1, 4096), "w": lambda n: (1, n["k"])}
+TF32: dict[str, tuple[str, dict[str, int], str]] = {
+    "tf32 attention 64": ("attention", HEADS | {"e": 64, "d": 64}, "v"),
+    "tf32 attention 128": ("attention", HEADS | {"e": 128, "d": 128}, "v"),
+    "tf32 attention 256": ("attention", HEADS | {"e": 256, "d": 256}, "v"),
+    "tf32 attention 128, values row by row": ("attention", HEADS | {"e": 128, "d": 128}, ""),
+    "tf32 scores": ("linear_logsumexp", SCORES, ""),
+    "tf32 scores of odd rows": ("linear_logsumexp", SCORES | {"h": 4095}, ""),
+    "tf32 rms linear": ("rms_linear", LINEAR, "w"),
+    "tf32 k-means": ("kmeans", {"i": 100000, "f": 128, "j": 1024}, ""),
+}  # the operand that is named with its summed axis contiguous
+QUICK = ("attention 128", "linear logsumexp", "e4m3 linear", "tf32 scores", "tf32 attention 64")
 
 
 def row(report: KernelReport, shared: int) -> dict[str, int]:
@@ -66,12 +78,16 @@ def row(report: KernelReport, shared: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("gpu", [pytest.param("a100", marks=pytest.mark.slow), "h200", pytest.param("b200", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in (*CASES, *BYTES)])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in (*CASES, *BYTES, *TF32)])
 def test_the_table(name: str, gpu: str, update_golden: bool) -> None:
     device, strides = GPUS[gpu], dict[Any, Any]()
     if name in CASES:
         kind, extents = CASES[name]
         w = workload(kind, BF16, BF16)
+    elif name in TF32:
+        kind, extents, turned = TF32[name]
+        w = fast(kind)
+        strides |= {turned: TURNED[turned](extents)} if turned else {}
     else:
         make, extents = BYTES[name]
         w = make()

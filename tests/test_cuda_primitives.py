@@ -290,6 +290,44 @@ def test_boxes_of_a_tensor_swizzled_and_filled_with_zeros(rank: int, schedule: S
     np.testing.assert_array_equal(out.reshape(box), want)
 
 
+def to_nearest_even(x: Array) -> Array:
+    """What the copy engine makes of floats for tf32; infinities and NaN stay."""
+    bits = x.view(U32)
+    rounded = ((bits + 0xFFF + (bits >> 13 & 1)) & ~U32(0x1FFF)).view(F32)
+    return np.where(np.isfinite(x), rounded, x)
+
+
+@needs_emulator
+def test_the_copy_engine_rounds_to_tf32() -> None:
+    """Ties to even, up and down; a carry into the exponent; numbers that are tf32 already; infinities and NaN."""
+    odd = [1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-11 + 2**-23, 2 - 2**-23, -(1 + 2**-11), 1 + 2**-10, 3e38, np.inf, -np.inf, np.nan, 0, -0.0]
+    x = np.concatenate([np.array(odd, F32), RNG.standard_normal(8 * 32 - len(odd)).astype(F32)]).reshape(8, 32)
+    memory, out = on_device(x), np.zeros((8, 32), F32)
+    body = """(const __grid_constant__ TensorMap map, uint4* out) {
+      extern __shared__ __align__(1024) unsigned char m[]; __shared__ u64 bar[1]; const u32 full = smem(bar);
+      if (threadIdx.x == 0) { mbarrier_init(full, 1); fence_mbarrier_init(); mbarrier_expect(full, 1024);
+        tma_load2(smem(m), &map, 0, 0, full); }
+      __syncthreads(); mbarrier_wait(full, 0);
+      for (int i = threadIdx.x; i < 64; i += 32) out[i] = *(uint4*)(m + (i / 8 * 8 + (i ^ i / 8) % 8) * 16); }"""
+    tile = tensor_map(memory, x.shape, 4, x.shape, 128, rounded=True)
+    build(body, "sm_90a").launch((1,), (32,), 1024, [tile, out], SCHEDULES[0], [memory])
+    np.testing.assert_array_equal(out, to_nearest_even(x))
+
+
+@needs_emulator
+@pytest.mark.parametrize("name", ["round_cells", "round_evens"])
+def test_tiles_are_rounded_where_they_lie(name: str) -> None:
+    """Two panels of 40 rows; of eight neighbours the even ones come first, or all stay."""
+    x, out = numbers((80, 32), F32), np.zeros((80, 32), F32)
+    body = f"""(const float4* x, float4* out) {{ __shared__ __align__(1024) float4 m[640];
+      for (int i = threadIdx.x; i < 640; i += 96) m[i / 8 * 8 + (i ^ i / 8) % 8] = x[i];
+      __syncthreads(); {name}<96, 80>(smem(m), threadIdx.x); __syncthreads();
+      for (int i = threadIdx.x; i < 640; i += 96) out[i] = m[i / 8 * 8 + (i ^ i / 8) % 8]; }}"""
+    build(body).launch((1,), (96,), 0, [x, out])
+    want = tf32(x).reshape(80, 4, 4, 2)
+    np.testing.assert_array_equal(out, (want.swapaxes(2, 3) if name == "round_evens" else want).reshape(80, 32))
+
+
 HOPPER = """(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, const __grid_constant__ TensorMap C, int steps) {
   extern __shared__ __align__(1024) unsigned char m[]; __shared__ u64 bars[4];
   const u32 tiles = smem(m), full = smem(bars), empty = full + 16; float* out = (float*)(m + 2 * 24576);

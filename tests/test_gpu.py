@@ -53,6 +53,8 @@ CASES: list[tuple[Any, dict[str, Any], int]] = [
     (primitives.test_other_mma_elements, {"element": "e4m3", "dtype": primitives.E4M3, "k": 32, "arch": "sm_89"}, 89),
     (primitives.test_transposed_loads_and_matrix_stores, {}, 90),
     *((primitives.test_boxes_of_a_tensor_swizzled_and_filled_with_zeros, {"rank": n, "schedule": Schedule()}, 90) for n in (2, 3, 4, 5)),
+    (primitives.test_the_copy_engine_rounds_to_tf32, {}, 90),
+    *((primitives.test_tiles_are_rounded_where_they_lie, {"name": name}, 80) for name in ("round_cells", "round_evens")),
     *((primitives.test_warp_specialised_product_on_hopper, {"form": form, "schedule": Schedule()}, 90) for form in primitives.FORMS),
 ]
 HOPPER_ONLY = (primitives.test_warp_specialised_product_on_hopper,)  # later devices have other instructions

@@ -134,6 +134,40 @@ DEV u32 to_tf32(float x) {
 //@ all_tf32 : four floats rounded to tf32.
 DEV void all_tf32(u32 (&r)[4]) { UNROLL for (int i = 0; i < 4; i++) r[i] = to_tf32(__uint_as_float(r[i])); }
 
+//@ shared_quad : 16 bytes of shared memory as four registers.
+DEV void shared_quad(u32 (&r)[4], u32 p) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(p) : "memory");
+}
+
+//@ put_quad : four registers to 16 bytes of shared memory.
+DEV void put_quad(u32 p, u32 a, u32 b, u32 c, u32 d) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(p), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+//@ round_cells : floats in ROWS rows of 128 bytes become tf32, where they lie.
+template <int THREADS, int ROWS> DEV void round_cells(u32 tile, int thread) {
+  _Pragma("unroll 4") for (int i = thread; i < ROWS * 8; i += THREADS) {
+    u32 r[4];
+    shared_quad(r, tile + i * 16);
+    all_tf32(r);
+    put_quad(tile + i * 16, r[0], r[1], r[2], r[3]);
+  }
+}
+
+//@ round_evens : the same, and of eight neighbours of a row the even ones come first: the order in which accumulators hold a left operand.
+template <int THREADS, int ROWS> DEV void round_evens(u32 tile, int thread) {
+  _Pragma("unroll 4") for (int i = thread; i < ROWS * 4; i += THREADS) {
+    const u32 first = tile + i / 4 * 128 + (i % 4 * 2 ^ (i / 4 & 7)) * 16, second = first ^ 16;  // the cells' swizzle
+    u32 a[4], b[4];
+    shared_quad(a, first);
+    shared_quad(b, second);
+    all_tf32(a);
+    all_tf32(b);
+    put_quad(first, a[0], a[2], b[0], b[2]);
+    put_quad(second, a[1], a[3], b[1], b[3]);
+  }
+}
+
 //@ MMA : the instruction behind the mma functions.
 #define MMA(shape, type)                                                                                         \
   asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 "                                   \

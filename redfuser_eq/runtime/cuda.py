@@ -20,7 +20,7 @@ from ..cascade import Cascade
 from ..codegen.cuda import emit
 from ..codegen.kernel import Kernel
 from ..codegen.launch import CudaProgram
-from ..cuda_copies import ALIGNED
+from ..cuda_copies import ALIGNED, SCRATCH
 from ..cuda_schedule import schedule
 from ..errors import BackendError
 from ..gpu import GPUS, Gpu
@@ -72,7 +72,7 @@ def program(
     cascade: Cascade, extents: Mapping[str, int], strides: Mapping[Any, tuple[int, ...]], gpu: Gpu, unmapped: tuple[str, ...] = ()
 ) -> CudaProgram:
     """Schedule and print. strides: in elements, by source name and by position for outputs (row-major when absent). unmapped:
-    sources that no tensor map may describe.
+    sources that no tensor map may describe, `cuda_copies.SCRATCH` for buffers.
 
     Raises BackendError where a cascade has no CUDA form."""
     try:
@@ -239,7 +239,7 @@ class CudaExecutable:
         copied = tuple(i for i, a in enumerate(given) if any(s % a.itemsize for s in a.strides))
         seen = [a.copy() if i in copied else a for i, a in enumerate(given)]
         strides = _strides(seen, self.cascade, out)
-        every = tuple(s.name for s in self.cascade.sources)
+        every = (*(s.name for s in self.cascade.sources), SCRATCH)
         try:
             unmapped = every if odd is None else tuple(every[i] for i in odd)
             return self._prepared(device, seen, extents, strides, shapes, copied, unmapped)
@@ -250,7 +250,7 @@ class CudaExecutable:
         self, device: Device, seen: list[Any], extents: Mapping[str, int], strides: dict[Any, tuple[int, ...]], shapes: Any,
         copied: tuple[int, ...], unmapped: tuple[str, ...],
     ) -> _Signature:  # fmt: skip
-        """Raises NoMap where the driver makes no map of a source that is not among the unmapped."""
+        """Raises NoMap where the driver makes no map of what is not among the unmapped."""
         made, fixing = programs(self.cascade, self.plain, extents, strides, device.gpu, unmapped)
         strides = {i: row_major(o.axes, extents) for i, o in enumerate(self.cascade.outputs)} | strides
         size = _size_in(extents, strides)
@@ -259,7 +259,7 @@ class CudaExecutable:
         if made.flag_axes is not None:
             brought.append(("flags",))
         main = prepare(made, device, brought, extents, size)
-        main.mapped(device, seen)
+        main.encode(device, seen)
         if made.flag_axes is None:
             return _Signature(main, shapes, copied=copied)
         repair = None if fixing is None else prepare_repair(fixing, self.plain, device, made.flag_axes, extents, size)

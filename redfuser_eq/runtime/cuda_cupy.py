@@ -159,9 +159,11 @@ class CupyDevice:
             to, source = (a.view(np.dtype(f"u{a.itemsize}")) for a in (to, source))
         to[...] = source
 
-    def tensor_map(self, address: int, element: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Any:
+    def tensor_map(
+        self, address: int, element: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], rounded: bool
+    ) -> Any:
         """See `tensor_map.tensor_map`."""
-        return tensor_map.tensor_map(address, element, shape, strides, box)
+        return tensor_map.tensor_map(address, element, shape, strides, box, rounded=rounded)
 
     # ---- programs
     def functions(self, program: CudaProgram) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..codegen.launch import CudaProgram, bytes_of, grid_of
+from ..codegen.launch import CudaProgram, Scratch, bytes_of, grid_of, steps_of
 from ..gpu import Gpu
 
 Arg = tuple[Any, ...]  # see `codegen.launch.Launch.args`
@@ -33,7 +33,9 @@ class Device(Protocol):
     def to_host(self, array: Any) -> np.ndarray[Any, Any]: ...
     def write(self, array: Any, values: np.ndarray[Any, Any]) -> None: ...
     def copy(self, to: Any, source: Any) -> None: ...
-    def tensor_map(self, address: int, element: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int]) -> Any: ...
+    def tensor_map(
+        self, address: int, element: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], rounded: bool
+    ) -> Any: ...
     def functions(self, program: CudaProgram) -> tuple[Any, ...]: ...
     def launch(
         self, function: Any, grid: tuple[int, int, int], block: tuple[int, int, int], shared: int, args: tuple[Any, ...]
@@ -53,13 +55,16 @@ class _Kernel:
 
 @dataclass(frozen=True)
 class _Map:
-    """A tensor map of an array that calls bring. place: of the array in the pool. made: by address."""
+    """A tensor map of an array that calls bring, or of scratch. place: in the pool. nbytes: of scratch, 0 for an array. made: by
+    address."""
 
     place: int
     element: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     box: tuple[int, ...]
+    rounded: bool
+    nbytes: int = 0
     made: dict[int, Any] = field(default_factory=dict, compare=False)
 
     def of(self, device: Device, address: int) -> Any:
@@ -67,7 +72,7 @@ class _Map:
         if found is None:
             if len(self.made) >= MAPS:
                 self.made.clear()
-            found = self.made[address] = device.tensor_map(address, self.element, self.shape, self.strides, self.box)
+            found = self.made[address] = device.tensor_map(address, self.element, self.shape, self.strides, self.box, self.rounded)
         return found
 
 
@@ -81,9 +86,10 @@ class Ready:
     maps: tuple[_Map, ...]
     sizes: tuple[Any, ...]
 
-    def mapped(self, device: Device, given: Sequence[Any]) -> list[Any]:
-        """The tensor maps of a call. Raises BackendError where the driver makes none."""
-        return [m.of(device, given[m.place].data.ptr) for m in self.maps]
+    def encode(self, device: Device, given: Sequence[Any]) -> None:
+        """Make the tensor maps of a call with these arrays. Raises BackendError where the driver makes none."""
+        for m in self.maps:
+            m.of(device, device.alloc(m.nbytes).ptr if m.nbytes else given[m.place].data.ptr)
 
     def run(self, device: Device, given: list[Any]) -> None:
         """Queue the launches. given: arrays, and addresses as NumPy scalars."""
@@ -94,7 +100,7 @@ class Ready:
             pool.append(np.uint64(memory.ptr))
             if fill is not None:
                 device.fill(memory, fill, nbytes)
-        pool += self.mapped(device, given)
+        pool += [m.of(device, int(pool[m.place]) if m.nbytes else pool[m.place].data.ptr) for m in self.maps]
         pool += self.sizes
         for k in self.kernels:
             device.launch(k.function, k.grid, k.block, k.shared, k.pick(pool))
@@ -129,14 +135,16 @@ def prepare(
         grid = (min(x, most) if most else x, y, z)
         if all(grid):
             kernels.append(_Kernel(function, grid, (launch.block, 1, 1), launch.shared, _picker([places[a] for a in launch.args])))
-    found = tuple(_map(a, places["in", a[1]], size) for a in maps)
+    buffers = {b.name: b for b in made.buffers}
+    found = tuple(_map(a, places[a[1]], size, buffers.get(a[1][1]) if a[1][0] == "buffer" else None, extents) for a in maps)
     return Ready(tuple(kernels), tuple(scratch), found, tuple(np.int64(size(a)) for a in numbers))
 
 
-def _map(arg: Any, place: int, size: Callable[[Arg], int]) -> _Map:
-    _, source, axes, box, element = arg
-    strides = tuple(size(("in_stride", source, d)) * element for _, d in axes)
-    return _Map(place, element, tuple(size(("extent", a)) for a, _ in axes), strides, box)
+def _map(arg: Any, place: int, size: Callable[[Arg], int], buffer: Scratch | None, extents: Mapping[str, int]) -> _Map:
+    _, (_, name), axes, box, element, rounded = arg
+    steps = steps_of(buffer.sizes, extents) if buffer else {d: size(("in_stride", name, d)) for _, d in axes}
+    shape, strides = tuple(size(("extent", a)) for a, _ in axes), tuple(steps[d] * element for _, d in axes)
+    return _Map(place, element, shape, strides, box, rounded, bytes_of(buffer, extents) if buffer else 0)
 
 
 def flag_bytes(made: CudaProgram, extents: Mapping[str, int]) -> int:

@@ -18,6 +18,7 @@ from ..errors import BackendError
 
 RECORD = np.dtype({"names": ["opaque"], "formats": [(np.uint64, (16,))]})
 _TYPES = {1: 0, 2: 1, 4: 2}  # CU_TENSOR_MAP_DATA_TYPE_UINT8, _UINT16, _UINT32: copies look no further
+_TF32 = 11  # CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: floats are rounded to tf32, to nearest even
 _SWIZZLES = (0, 32, 64, 128)  # CU_TENSOR_MAP_SWIZZLE_NONE, _32B, _64B, _128B
 _PROMOTE_128 = 2  # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 
@@ -40,12 +41,18 @@ def driver() -> Any:
 
 
 def tensor_map(
-    address: int, element: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int = 128
+    address: int,
+    element: int,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    swizzle: int = 128,
+    rounded: bool = False,
 ) -> np.ndarray[Any, Any]:
     """A map of boxes in an array, with zeros past its ends.
 
-    element: bytes of one. shape, strides (in bytes), box: by dimension, the contiguous one first. swizzle: bytes, or 0. Raises
-    NoMap where the driver refuses."""
+    element: bytes of one. shape, strides (in bytes), box: by dimension, the contiguous one first. swizzle: bytes, or 0. rounded:
+    float32 elements arrive as the nearest tf32 ones. Raises NoMap where the driver refuses."""
     encode = driver()
     if encode is None:
         raise NoMap("target='cuda': the NVIDIA driver has no cuTensorMapEncodeTiled; install one of CUDA 12 or newer")
@@ -55,8 +62,9 @@ def tensor_map(
     record = room[start : start + 16]
     rank, size = len(shape), ctypes.c_uint64 * len(shape)
     count, rest = ctypes.c_uint32 * rank, ctypes.c_uint64 * (rank - 1)
+    kind = _TF32 if rounded else _TYPES[element]
     status = encode(
-        record.ctypes.data, _TYPES[element], rank, address, size(*shape), rest(*steps[1:]), count(*box), count(*[1] * rank),
+        record.ctypes.data, kind, rank, address, size(*shape), rest(*steps[1:]), count(*box), count(*[1] * rank),
         0, _SWIZZLES.index(swizzle), _PROMOTE_128, 0,
     )  # fmt: skip
     if status:

@@ -18,7 +18,7 @@ constexpr u64 kMagic = 0x1234;
 // A tensor map as EmulatedDevice packs it, in the place of the driver's opaque 128 bytes. Dimension 0 is contiguous.
 struct TensorMap {
   u64 magic, base;
-  u32 rank, element;
+  u32 rank : 16, rounded : 16, element;  // rounded: floats become tf32
   u64 dims[5], strides[5];
   u32 box[5], swizzle;  // swizzle: 0 none, 1, 2, 3: 32, 64, 128 bytes
 };
@@ -87,6 +87,14 @@ const TensorMap& map_at(u64 address, const Site* site) {
   return m;
 }
 
+// To nearest even; infinities and NaN stay.
+void round_to_tf32(void* p) {
+  u32 bits;
+  memcpy(&bits, p, 4);
+  if ((bits >> 23 & 0xff) != 0xff) bits += 0xfff + (bits >> 13 & 1), bits &= ~0x1fffu;
+  memcpy(p, &bits, 4);
+}
+
 u32 swizzled(u32 address, u32 kind) {
   const u32 mask = (1u << kind) - 1;
   return address ^ (address >> 7 & mask) << 4;
@@ -124,7 +132,7 @@ u32 box_bytes(const TensorMap& m) {
 
 const TensorMap& checked_map(u64 address, int rank, u32 shared, const Site* site) {
   const TensorMap& m = map_at(address, site);
-  if (int(m.rank) != rank) fail(site, "the tensor map has %u dimensions, the instruction %d", m.rank, rank);
+  if (int(m.rank) != rank) fail(site, "the tensor map has %u dimensions, the instruction %d", u32(m.rank), rank);
   const u32 align = m.swizzle == 3 ? 1024 : m.swizzle == 2 ? 512 : m.swizzle == 1 ? 256 : 128;
   shared_at(shared, box_bytes(m), site, align);
   return m;
@@ -291,6 +299,7 @@ void emu_tensor_load(u32 shared, u64 map, int rank, const s32* at, u32 barrier, 
     walk(m, shared, corner.data(), [&](u32 to, u64 from, u32 n) {
       if (from) memcpy(emu_shared + to, global_at(from, n, site), n), touch_read((void*)from, n);
       else memset(emu_shared + to, 0, n);
+      if (m.rounded) round_to_tf32(emu_shared + to);
     });
     touch_write(emu_shared + shared, bytes);
     landed(barrier, bytes);

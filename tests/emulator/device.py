@@ -66,27 +66,35 @@ class Buffer:
 
 
 def tensor_map(
-    buffer: Buffer, shape: Sequence[int], element: int, box: Sequence[int], swizzle: int = 0, strides: Sequence[int] | None = None
+    buffer: Buffer,
+    shape: Sequence[int],
+    element: int,
+    box: Sequence[int],
+    swizzle: int = 0,
+    strides: Sequence[int] | None = None,
+    rounded: bool = False,
 ) -> bytes:
     """The argument that stands for a CUtensorMap: a tiled view of a row-major tensor (slowest dimension first).
 
     element: bytes of an element. box: elements a copy moves in each dimension. swizzle: 0, 32, 64 or 128 bytes. strides: bytes
-    per dimension. Raises ValueError where cuTensorMapEncodeTiled would fail.
+    per dimension. rounded: floats become tf32. Raises ValueError where cuTensorMapEncodeTiled would fail.
     """
     steps = list(reversed(strides or [element * math.prod(shape[i + 1 :]) for i in range(len(shape))]))
-    return encode_map(buffer.address, element, shape[::-1], steps, box[::-1], swizzle)
+    return encode_map(buffer.address, element, shape[::-1], steps, box[::-1], swizzle, rounded)
 
 
-def encode_map(address: int, element: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int = 128) -> bytes:
+def encode_map(
+    address: int, element: int, shape: Sequence[int], strides: Sequence[int], box: Sequence[int], swizzle: int = 128, rounded: bool = False
+) -> bytes:
     """The same at an address, the contiguous dimension first, all strides in bytes."""
     rank, inner = len(shape), box[0] * element
-    sizes = all(1 <= n <= 1 << 32 for n in shape) and all(1 <= b <= 256 for b in box) and 1 <= rank <= 5
+    sizes = (not rounded or element == 4) and all(1 <= n <= 1 << 32 for n in shape) and all(1 <= b <= 256 for b in box) and 1 <= rank <= 5
     steps = strides[0] == element and all(s % 16 == 0 and 0 <= s < 1 << 40 for s in strides[1:])
     if not sizes or not steps or inner % 16 or (swizzle and inner > swizzle) or address % 16 or not rank == len(strides) == len(box):
         raise ValueError(f"no tensor map for shape {shape}, strides {strides}, box {box}, swizzle {swizzle} at {address:#x}")
     ones = [1] * (5 - rank)
     numbers = (*shape, *ones, *strides, *ones, *box, *ones, (0, 32, 64, 128).index(swizzle))
-    return struct.pack("<QQII5Q5Q5II", 0x70616D726F736E65, address, rank, element, *numbers)
+    return struct.pack("<QQII5Q5Q5II", 0x70616D726F736E65, address, rank | rounded << 16, element, *numbers)
 
 
 class _Dim3(ctypes.Structure):
