@@ -405,7 +405,7 @@ class ProductBuilder(PhaseBuilder):
         nv = wide * {3: 2}.get(nv, min(nv, 4 // wide))
         _, v = split_columns(self.lifts[a.name], self.columns[a.name])
         assert v is not None
-        tiles = n_row > 2 * f.rows  # that read all columns; in place, panels of rows whose stride is a power of two share cache sets
+        tiles = n_row > f.rows  # that read all columns; in place, panels of rows whose stride is a power of two share cache sets
         many = n_row >= 4 * mr and (tiles or (f.kind == "columns" and s.sizes.element * n_d >= PAGE // 2))
         b = None if many else self._straight(v, d, unit=True)
         if b is None:
