@@ -107,8 +107,16 @@ def falls_away(body: tuple[Stmt, ...], score: Contract) -> bool:
         return (itself and MONOIDS[op].best > 0 and MONOIDS[op].state != "top") or (op == "sum" and vanishes(lift, tile))
 
     folds = [f for s in sweeps for f in s.folds]
+    if multiplied(body, tile):
+        return False
     ok = all(neutral(f.op, f.lift) for f in folds if not isinstance(f.lift, Const))
     return ok and not score.folds and all(vanishes(e, tile) for s in sweeps for _, e in s.stores)
+
+
+def multiplied(body: tuple[Stmt, ...], tile: str) -> bool:
+    """A product reads the tile as it is, and not what a sweep has put in its place."""
+    replaced = any(t == tile for s in body if isinstance(s, Sweep) for t, _ in s.stores)
+    return not replaced and any(isinstance(s, Contract) and s.start == "state" and s.a.source == tile for s in body)
 
 
 def vanishes(e: Expr, tile: str) -> bool:

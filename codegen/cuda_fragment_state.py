@@ -27,9 +27,11 @@ class FragmentStates(StateCode):
         self.place = phase.place
         self.cells: dict[str, str] = {}
         self.rows = 2 * phase.place.fragments
-        self.bands = phase.place.warps // phase.place.parts  # of rows, one a warp
-        self.band = "band" if phase.place.parts > 1 else "warp"
+        self.pieces = phase.place.parts * phase.place.across  # of each tile of the stream
+        self.bands = (phase.place.warps - phase.place.producers) // self.pieces  # of rows, one a warp
+        self.band = "band" if self.pieces > 1 else "warp"
         self.united = False
+        self.crossed = False  # a barrier of all warpgroups has been passed since the tile's first product
         self.split = {n for s in statements(phase.body) if isinstance(s, Finish) and not s.parts for level in s.levels for n, _ in level}
         self.total = False
         self.step = 0
@@ -83,20 +85,50 @@ class FragmentStates(StateCode):
         counts = [(f, f.lift) for f in s.folds if f.op == "sum" and isinstance(f.lift, Const)]
         folds = tuple(f for f in s.folds if all(f is not c for c, _ in counts))
         whole = tuple(f for f in folds if f.acc not in self.split)
-        held = {f.acc: self.names.fresh("f") for f in whole}
-        body = [f"float {held[f.acc]} = {literal(MONOIDS[f.op].identity)};" for f in whole]
+        names = [self.names.fresh("f") for _ in whole]
+        declared = [f"float {x}[{self.rows}];" for x in names if self.place.across > 1]
+        held = {f.acc: f"{x}[h]" if declared else x for f, x in zip(whole, names, strict=True)}
+        body = [f"{'' if declared else 'float '}{held[f.acc]} = {literal(MONOIDS[f.op].identity)};" for f in whole]
         listed = any(self.states[f.acc].k for f in folds)  # long code: one variant
         lines = self._swept(s, folds, held, listed)
         lines = lines if self.total or listed else self.variants(lines, self._swept(s, folds, held, True))
         if folds or s.stores:
             body += [f"if (!({self.at_identity(s.guard, False)})) {{", *lines, "}"] if s.guard else lines
+        ends: list[str] = []
         for f in whole:
-            body += self._close(f, held[f.acc])
+            ends += self._close(f, held[f.acc])
         for f, c in counts:
-            start, end = self.names.start(self.phase.stream), self.names.extent(self.phase.stream)
-            add = f"{literal(float(c.value))} * (float)imin({self.step}, (int){end} - {start})"
-            body += [*self._save_old(self.states[f.acc]), f"{self.cell(self.states[f.acc])} += {add};"]
-        return self.over_rows(body)
+            n, end = self.step * self.place.across, self.names.extent(self.phase.stream)
+            add = f"{literal(float(c.value))} * (float)imin({n}, (int){end} - {self.tile_start()})"
+            ends += [*self._save_old(self.states[f.acc]), f"{self.cell(self.states[f.acc])} += {add};"]
+        return [*declared, *self.across_lanes(body, [(held[f.acc], f.op, f.loose) for f in whole], ends)]
+
+    def tile_start(self) -> str:
+        """Where the tile begins that the warps of a row divide."""
+        start = self.names.start(self.phase.stream)
+        return f"tile_{start}" if self.place.across > 1 else start
+
+    def across_lanes(self, body: list[str], values: list[tuple[str, str, bool]], ends: list[str]) -> list[str]:
+        """For each row: body, then these values (text, monoid, loose) folded over all threads that share the row, then ends.
+
+        Warpgroups that divide the columns fold in one order, so that all get the same bits. Another barrier comes before the next
+        values in the same place: the one behind the elements of the tile that they exchange."""
+        lanes = [f"{x} = {GROUP[op]}<4>({x});" for x, op, _ in values]
+        if self.place.across == 1 or not values:
+            return self.over_rows([*body, *lanes, *ends])
+        places = [self.names.fresh("shared") for _ in values]
+        out = [f"__shared__ float {x}[{self.place.across}][{8 * self.rows * self.bands}];" for x in places]
+        puts = [f"{p}[part][{self.row_at}] = {x};" for p, (x, _, _) in zip(places, values, strict=True)]
+        gets = []
+        for p, (x, op, loose) in zip(places, values, strict=True):
+            gets.append(f"{x} = {p}[0][{self.row_at}];")
+            gets += [f"{x} = {fold(op, x, f'{p}[{g}][{self.row_at}]', loose)};" for g in range(1, self.place.across)]
+        self.crossed = True
+        return [*out, *self.over_rows([*body, *lanes, "if (lane % 4 == 0) {", *puts, "}"]), self.barrier(), *self.over_rows([*gets, *ends])]
+
+    def barrier(self) -> str:
+        """Waits for all computing threads of the block."""
+        return f"barrier_sync(1, {32 * self.bands * self.pieces});"
 
     def _swept(self, s: Sweep, folds: tuple[Fold, ...], held: dict[str, str], tested: bool) -> list[str]:
         row, element = Scope(frozenset((self.phase.row,)), []), Scope(frozenset((self.phase.stream,)), [])
@@ -134,10 +166,9 @@ class FragmentStates(StateCode):
         return [f"if ({test}{better} && ahead<{sign}>({v}, {index}, {reg}, {at})) {reg} = {v}, {at} = {index};"]
 
     def _close(self, f: Fold, held: str) -> list[str]:
-        """Fold the lanes of a row, then its state."""
+        """Fold what the lanes have folded into the row's state."""
         s = self.states[f.acc]
-        lanes = f"{held} = {GROUP[f.op]}<4>({held});"
-        return [lanes, *self._save_old(s), f"{self.cell(s)} = {fold(f.op, self.cell(s), held, f.loose)};"]
+        return [*self._save_old(s), f"{self.cell(s)} = {fold(f.op, self.cell(s), held, f.loose)};"]
 
     def _save_old(self, s: State) -> list[str]:
         return [f"{self.cell(s, '_old')} = {self.cell(s)};"] if s.keep and s.name not in self.rebased else []
@@ -190,23 +221,28 @@ class FragmentStates(StateCode):
     # ---- one state a row
     def do_finish(self, s: Finish) -> list[str]:
         body: list[str] = []
+        values: list[tuple[str, str, bool]] = []
         for n, _ in (x for level in s.levels for x in level):
             state, sign = self.states[n], MONOIDS[self.states[n].op].best
             reg, at = self.cell(state), self.cell(state, "_at")
             if not state.indexed:
-                body.append(f"{reg} = {GROUP[state.op]}<4>({reg});")
+                values.append((reg, state.op, False))
             elif state.k:
                 body.append(f"group_list<4, {state.k}, {sign}>({reg}, {at});")
             else:
                 body.append(f"group_best<4, {sign}>({reg}, {at}); if ({at} < 0.0f) {at} = 0.0f;")
-        return self.over_rows(body) if body else []
+        return self.across_lanes([], values, body) if body or values else []
 
     # ---- results
+    def one(self) -> str:
+        """Text: true in one thread of a row that exists."""
+        return f"live && lane % 4 == 0{' && part == 0' if self.place.across > 1 else ''}"
+
     def do_store(self, s: Store) -> list[str]:
         row = Scope(frozenset((self.phase.row,)), [])
         if not s.columns:
             put = self._put(s.target, s.expr, self.elements([row], "final"))
-            return self.over_rows([*row.lines, f"if (live && lane % 4 == 0) {put}"])
+            return self.over_rows([*row.lines, f"if ({self.one()}) {put}"])
         (d,) = s.columns
         listed = next((x for x in self.phase.states if x.out == d), None)
         inner = Scope(frozenset((d,)), [])
@@ -214,7 +250,7 @@ class FragmentStates(StateCode):
             self.at[d] = Place("0", "entry")
             put = self._put(s.target, s.expr, self.elements([row, inner], "final"))
             entries = [f"UNROLL for (int entry = 0; entry < {listed.k}; entry++) {{", *inner.lines, put, "}"]
-            return self.over_rows([*row.lines, "if (live && lane % 4 == 0)", *entries])
+            return self.over_rows([*row.lines, f"if ({self.one()})", *entries])
         array = self.names.k.array(s.target)
         if array is not None and array.dtype in NARROW and array.strides[array.dims.index(d)] == 1:
             body = self._store_pairs(s, d, row, inner)
@@ -231,12 +267,17 @@ class FragmentStates(StateCode):
         """Text of the number of columns from the start of the block on."""
         return f"((int){self.names.extent(d)} - {self.at[d].start})"
 
+    def _column(self, d: str) -> str:
+        """Text of the first of a thread's two columns of block n."""
+        own = f"part * {8 * self.column_blocks(d)} + " if self.place.across > 1 else ""
+        return f"{own}n * 8 + lane % 4 * 2"
+
     def _over_columns(self, d: str, body: list[str]) -> list[str]:
         """A loop over the thread's columns; those past the end read the last one, and `within` is false."""
         left = self._columns_left(d)
         return [f"UNROLL for (int n = 0; n < {self.column_blocks(d)}; n++) UNROLL for (int e = 0; e < 2; e++) {{",
-                f"const int column = imin(n * 8 + lane % 4 * 2 + e, {left} - 1);",
-                f"const bool within = n * 8 + lane % 4 * 2 + e < {left};", *body, "}"]  # fmt: skip
+                f"const int column = imin({self._column(d)} + e, {left} - 1);",
+                f"const bool within = {self._column(d)} + e < {left};", *body, "}"]  # fmt: skip
 
     def column_blocks(self, d: str) -> int:
         """Blocks of eight columns that a fragment holds."""
@@ -252,8 +293,8 @@ class FragmentStates(StateCode):
         odd = " | ".join([f"(i64){name} / 2", *(f"{name}_s{i}" for i, st in enumerate(array.strides) if st is None)])
         return [f"const bool paired = (({odd}) & 1) == 0;", f"UNROLL for (int n = 0; n < {self.column_blocks(d)}; n++) {{", "float v[2];",
                 "UNROLL for (int e = 0; e < 2; e++) {",
-                f"const int column = imin(n * 8 + lane % 4 * 2 + e, {left} - 1); (void)column;", *inner.lines,
-                f"v[e] = {value};", "}", "const int first = n * 8 + lane % 4 * 2;",
+                f"const int column = imin({self._column(d)} + e, {left} - 1); (void)column;", *inner.lines,
+                f"v[e] = {value};", "}", f"const int first = {self._column(d)};",
                 f"if (live && paired && first + 1 < {left}) {{ const int column = first; "
                 f"*(u32 *)({at}) = pack_{tag}(v[0], v[1]); }}",
                 "else if (live) UNROLL for (int e = 0; e < 2; e++) {", "const int column = first + e;",
@@ -297,7 +338,7 @@ class FragmentStates(StateCode):
             self.at[s.out] = Place("0", "entry")
             each = f"UNROLL for (int entry = 0; entry < {s.k}; entry++) "
         el = self.elements([Scope(frozenset(), [])])
-        return self.over_rows([f"if (live && lane % 4 == 0) {each}*({self.address(target, el)[0]}) = {el.state(s, suffix)};"])
+        return self.over_rows([f"if ({self.one()}) {each}*({self.address(target, el)[0]}) = {el.state(s, suffix)};"])
 
     # ---- declarations
     def declared(self) -> list[str]:

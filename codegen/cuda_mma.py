@@ -11,7 +11,7 @@ from redfuser_eq.expr import Expr, Load, nodes
 
 from .c_expr import Place, Scope
 from .cuda_expr import CudaNames
-from .cuda_fragment import falls_away
+from .cuda_fragment import falls_away, multiplied
 from .cuda_parts import PartStates
 from .kernel import ROW, SEGMENT, WIDTHS, Bound, Buffer, Contract, Loop, Operand, Phase, Skip, Stage, Stmt, Sweep, statements
 
@@ -30,6 +30,7 @@ class FragmentPhase(PartStates):
         self.stays = 0
         self.where: dict[str, str] = {}  # text of the address of a staged tile
         self.loops = 0
+        self.blank = ""  # text of a score past the end, where it is read without a test
 
     # ---- sizes
     def buffer(self, name: str) -> Buffer:
@@ -58,7 +59,7 @@ class FragmentPhase(PartStates):
     def body(self) -> list[str]:
         """The body of the kernel, in which extents, strides and arrays have their names."""
         head = ["const int lane = threadIdx.x % 32, warp = threadIdx.x / 32; (void)lane; (void)warp;", *self._grid()]
-        if self.place.parts > 1:
+        if self.pieces > 1:
             head.append(f"const int part = warp / {self.bands}, band = warp % {self.bands}; (void)band;")
         fragments = [f"float {self.names.get('reg', b.name)}[{self.rows}];" for b in self._row_buffers()]
         body = [*self.declared(), *fragments, *self.block(self.phase.body)]
@@ -191,7 +192,7 @@ class FragmentPhase(PartStates):
     def enter(self, s: Loop) -> tuple[list[Stage], tuple[Stmt, ...], list[Skip], str, str, list[str]]:
         """Give the tiles of a loop their places in shared memory: what is copied, the other statements, the masks, how many blocks
         the inner axis has, where the tiles of a step lie, and the lines that count the steps."""
-        self.step = s.step // self.place.parts
+        self.step = s.step // self.pieces
         stages = [x for x in s.body if isinstance(x, Stage)]
         body = tuple(x for x in s.body if not isinstance(x, (Stage, Skip)))
         skips = [x for x in s.body if isinstance(x, Skip)]
@@ -243,12 +244,14 @@ class FragmentPhase(PartStates):
                     lo = f"imax({lo}, ready{n} ? -({most}) / {s.step} * {s.step} : {lo})"
         return lo, hi, out
 
-    def _corner(self, b: Bound, high: bool) -> str:
-        """The largest or smallest value of an affine expression on the tile."""
+    def _corner(self, b: Bound, high: bool, whole: bool = False) -> str:
+        """The largest or smallest value of an affine expression on the tile; whole: that of all warpgroups that share rows."""
         out = [str(b.constant)]
         for axis, factor in b.terms:
-            start = self.at[axis].start
-            count = self.row_count if axis == self.phase.row else str(self.step) if axis == self.phase.stream else ""
+            whole = whole and axis == self.phase.stream
+            start = self.tile_start() if whole else self.at[axis].start
+            step = self.step * self.place.across if whole else self.step
+            count = self.row_count if axis == self.phase.row else str(step) if axis == self.phase.stream else ""
             last = f"({start} + {count} - 1)" if count else start
             out.append(f"{factor} * {last if (factor > 0) == high else start}")
         return " + ".join(out)
@@ -259,7 +262,7 @@ class FragmentPhase(PartStates):
         some, none = [f"{start} + {self.step} > {self.names.extent(s.axis)}"], [f"{start} >= hi"] if self.place.parts > 1 else []
         for n, x in enumerate(skips):
             some += [f"{self._corner(b, False)} < 0" for b in x.bounds]
-            empty = [f"{self._corner(b, True)} < 0" for b in x.bounds if abs(dict(b.terms).get(s.axis, 0)) != 1]
+            empty = [f"{self._corner(b, True, True)} < 0" for b in x.bounds if abs(dict(b.terms).get(s.axis, 0)) != 1]
             if x.summary:
                 cell = self._summary(x)
                 empty.append(f"{cell} == 0")
@@ -287,6 +290,7 @@ class FragmentPhase(PartStates):
         self.cells = {x: f"{self.names.get('reg', x)}[h / 2][u / 2][h % 2 * 2 + u % 2]" for x in tiles}
         self.held = [x for x in tiles if x in staged]
         self.total = self.score is not None and falls_away(body, self.score)
+        self.blank = "-INF" if self.total else "0.0f" if self.score is not None and multiplied(body, self.score.dst) else ""
         for x in body:
             if isinstance(x, Contract) and x.start == "state" and not self._reads(body, x.a.source):
                 tag = self._tag(self.staged(x.b.source))
@@ -343,8 +347,8 @@ class FragmentPhase(PartStates):
 
     # ---- products
     def _own(self, block: str) -> str:
-        """Text of a block of 16 elements of the stream, counted from the start of the whole tile of all parts."""
-        return f"({block} + part * {self.step // 16})" if self.place.parts > 1 else block
+        """Text of a block of 16 elements of the stream, counted from the start of the block's whole tile."""
+        return f"({block} + part * {self.step // 16})" if self.pieces > 1 else block
 
     def _left_fragment(self, name: str, i: str, c: str = "c") -> str:
         """a = 16 rows of block m x 32 bytes of block c, of a tile with either axis contiguous (of 16-bit elements)."""
@@ -354,13 +358,16 @@ class FragmentPhase(PartStates):
             return f"ldmatrix(a, cell({self.where[name]}, {rows}, {first} + lane % 16, {c} * 2 + lane / 16));"
         return f"ldmatrix_t(a, cell({self.where[name]}, {rows}, {c} * 16 + lane / 16 * 8 + lane % 8, ({first}) / 8 + lane / 8 % 2));"
 
-    def _right_fragment(self, name: str, c: str) -> str:
+    def _right_fragment(self, b: Operand, c: str) -> str:
         """b = 32 bytes of block c x 16 columns of block n, as two fragments of eight columns."""
+        name = b.source
         rows, _ = self.shape(name)
         at, n = (self._own("c"), "n") if c == self.phase.stream else ("c", self._own("n"))
         if self.buffer(name).dims[0] == c:
-            return f"ldmatrix_t(b, cell({self.where[name]}, {rows}, {at} * 16 + lane % 16, {n} * 2 + lane / 16));"
-        return f"ldmatrix(b, cell({self.where[name]}, {rows}, {n} * 16 + lane % 8 + lane / 16 * 8, {at} * 2 + lane / 8 % 2));"
+            first = f"{b.start // 8} + " if b.start else ""
+            return f"ldmatrix_t(b, cell({self.where[name]}, {rows}, {at} * 16 + lane % 16, {first}{n} * 2 + lane / 16));"
+        first = f"{b.start} + " if b.start else ""
+        return f"ldmatrix(b, cell({self.where[name]}, {rows}, {first}{n} * 16 + lane % 8 + lane / 16 * 8, {at} * 2 + lane / 8 % 2));"
 
     def _right_words(self, name: str, c: str) -> str:
         """The same of 32-bit elements, in the order in which accumulators hold the left operand: a lane's two elements of eight are
@@ -375,7 +382,7 @@ class FragmentPhase(PartStates):
 
     def _multiply(self, to: str, tag: str, b: Operand, c: str, blocks: int) -> list[str]:
         m = self.place.fragments
-        right = self._right_words(b.source, c) if tag == "tf32" and c == self.phase.stream else self._right_fragment(b.source, c)
+        right = self._right_words(b.source, c) if tag == "tf32" and c == self.phase.stream else self._right_fragment(b, c)
         right += " all_tf32(b);" if tag == "tf32" else ""
         return [f"UNROLL for (int n = 0; n < {blocks}; n++) {{ u32 b[4]; {right}",
                 f"UNROLL for (int m = 0; m < {m}; m++) {{ mma_{tag}({to}[m][2 * n], a{'[m]'}, b[0], b[1]); "
@@ -423,7 +430,7 @@ class FragmentPhase(PartStates):
         el = self.elements([row, element], inside="inside" if tested else "")
         value = el.value(score)
         test = [f"const bool inside = {self.inside()};"] if tested else []
-        value = f"inside ? {value} : -INF" if tested and self.total else value
+        value = f"inside ? {value} : {self.blank}" if tested and self.blank else value
         return ["{", *row.lines, *self.over_elements([*test, *element.lines, f"{self.cells[s.dst]} = {value};"]), "}"]
 
     def rescaled(self, s: Contract) -> list[str]:
@@ -455,7 +462,7 @@ class FragmentPhase(PartStates):
         return [f"u32 a_{acc}[{steps}][{m}][4];",
                 f"UNROLL for (int c = 0; c < {steps}; c++) UNROLL for (int m = 0; m < {m}; m++) {self._left(s, f'a_{acc}[c][m]', tag)}",
                 f"UNROLL for (int n = 0; n < {s.nv // 2}; n++) {{", f"{kind} part[{m}][2][4]; {sums} part[m][h][e] = 0;",
-                f"UNROLL for (int c = 0; c < {steps}; c++) {{ u32 b[4]; {self._right_fragment(s.b.source, self.phase.stream)}",
+                f"UNROLL for (int c = 0; c < {steps}; c++) {{ u32 b[4]; {self._right_fragment(s.b, self.phase.stream)}",
                 f"UNROLL for (int m = 0; m < {m}; m++) {{ mma_{tag}(part[m][0], a_{acc}[c][m], b[0], b[1]); "
                 f"mma_{tag}(part[m][1], a_{acc}[c][m], b[2], b[3]); }}", "}",
                 f"{sums} {acc}[m][2 * n + h][e] += part[m][h][e];", "}"]  # fmt: skip

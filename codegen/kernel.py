@@ -34,6 +34,8 @@ from typing import Any, TypeAlias
 from redfuser_eq.expr import Expr, Load
 from redfuser_eq.ops import MONOIDS
 
+from .place import Place as Place
+
 SEGMENT = "@segment"  # the grid axis that cuts the stream
 ROW = "@row"  # a row axis of one element, for a stream that one row reads
 
@@ -174,10 +176,11 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Operand:
-    """A contraction's operand: an array or buffer read in place. scale is applied by nobody: it is part of what was packed."""
+    """A contraction's operand: an array or buffer read in place. start: where the axis that is its own begins in a staged tile."""
 
     source: str
     dims: tuple[str, ...]
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -380,37 +383,6 @@ Stmt: TypeAlias = (
     Loop | Skip | Sweep | Contract | Dot | Pack | Stage | Fetch | Rebase | Columns | ColumnRebase | Remember | Recall
     | Finish | Partial | Merge | Store | Flag | Scan | Summarise | Absent
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which thread of a CUDA block holds which elements of a tile.
-
-    form: "rows" (states in registers), "elements" (no stream), "scan" (Scan and Summarise), "tile" (tiles and states in shared
-    memory), "mma" (fragments of 16 x 8 accumulators of matrix instructions) or "wgmma" (the same fragments, products by
-    warpgroups). warps: of the block, the last `producers` of which only copy.
-    rows: group: threads that share a row; the block does threads / group points of the last grid axis at once. elems: elements
-    of the stream a thread holds of a tile, `vector` of them consecutive. along: which neighbour threads walk, "stream" or "row".
-    resident: blocks of a multiprocessor that go over all items in turn (0: a block does no other items after its first ones).
-    mma: fragments: blocks of 16 rows that a warp holds. stages: tiles of operands in flight. parts: groups of warps, each with its
-    own share of every tile of the stream and states of its own, combined by a `Finish` of parts. run: neighbours a thread holds."""
-
-    form: str
-    warps: int
-    fragments: int = 1
-    stages: int = 2
-    producers: int = 0
-    group: int = 1
-    elems: int = 1
-    vector: int = 1
-    along: str = "stream"
-    parts: int = 1
-    run: int = 2
-    resident: int = 0
-
-    @property
-    def threads(self) -> int:
-        return 32 * self.warps
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,7 @@ def _check_phase(k: Kernel, p: Phase, known: set[str]) -> None:
 def _check_place(p: Phase, place: Place) -> None:
     known = place.form in FORMS and place.along in ("stream", "row") and place.run in (2, 4)
     uneven = place.threads % place.group or place.elems % place.vector or place.warps % place.parts
+    uneven = uneven or (place.across > 1 and (place.warps - place.producers) % (4 * place.across))
     if not known or not 1 <= place.group <= place.threads <= 1024 or uneven:
         raise IRError(f"phase {p.name!r}: no block has the place {place}")
     if (place.form == "wgmma") != (place.producers > 0) or not 0 <= place.producers < place.warps:

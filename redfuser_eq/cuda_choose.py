@@ -111,6 +111,8 @@ def _others(kernel: ir.Kernel) -> Iterator[dict[str, Any]]:
     forms = {p.place.form for p in phases if p.place is not None}
     if "wgmma" in forms:
         yield {"groups": False}
+    if any(p.place is not None and p.place.across > 1 for p in phases):
+        yield {"across": 1}
     known = ["mma" if f in TENSOR else f for f in forms if f in (*TENSOR, *cuda_schedule.FORMS)]
     last = max((cuda_schedule.FORMS.index(f) for f in known), default=len(cuda_schedule.FORMS))
     yield from ({"form": f} for f in cuda_schedule.FORMS[last + 1 :])
@@ -129,7 +131,7 @@ def _others(kernel: ir.Kernel) -> Iterator[dict[str, Any]]:
 
 def _depth(p: ir.Phase) -> int:
     assert p.place is not None
-    return max((s.step for s in ir.statements(p.body) if isinstance(s, ir.Loop)), default=0) // p.place.parts
+    return max((s.step for s in ir.statements(p.body) if isinstance(s, ir.Loop)), default=0) // (p.place.parts * p.place.across)
 
 
 def _halves(n: int, least: int = LEAST) -> Iterator[int]:

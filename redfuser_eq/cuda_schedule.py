@@ -54,9 +54,9 @@ def schedule(
 
     extents, strides: as in `schedule.schedule`. choice: decisions to overrule: form ("mma", "tile", "rows": the first to try),
     segment (elements of the stream, 0 for none), near (rows that are swept again in shared memory: False never, True even where
-    registers hold them), threads, group, elems, rows, depth, parts, groups (False: no warpgroups); None to
-    take the fastest of a few by the performance model. unmapped: sources that no tensor map may describe, as those that start at
-    no multiple of 16 bytes, and `cuda_copies.SCRATCH` for buffers. Raises Unsupported where the Kernel has no form."""
+    registers hold them), threads, group, elems, rows, depth, parts, groups (False: no warpgroups), across (warpgroups that divide
+    columns); None to take the fastest of a few by the performance model. unmapped: sources that no tensor map may describe, as those
+    that start at no multiple of 16 bytes, and `cuda_copies.SCRATCH` for buffers. Raises Unsupported where the Kernel has no form."""
     check(cascade)
     if choice is None:
         from .cuda_choose import choose  # late: it asks for the schedules that it compares

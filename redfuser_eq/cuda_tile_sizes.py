@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from .codegen import kernel as ir
+from .cuda_layout import Layout, divided, element_tiles
 from .cuda_prologue import COLUMNS
 from .forms import Question
 from .gpu import Gpu
@@ -28,8 +29,10 @@ class NoForm(Exception):
 class Tile:
     """warps x 16 x fragments rows, `depth` elements of the stream; inner: a block of the inner axis; resident: the row operand
     is staged once. columns: a block of the column axis, 0 without one. stages: tiles in flight. groups: products by warpgroups.
-    parts: groups of warps along the stream, which has `depth` elements for each of them in a tile. score, column: bytes of an element
-    of the operands of the product inside the elements, and of the one with columns."""
+    parts: groups of warps along the stream, which has `depth` elements for each of them in a tile; across: the same of warpgroups that
+    divide the columns. score, column: bytes of an element of the operands of the product inside the elements, and of the one with
+    columns. within: the column of the former's stream operand at which the latter's starts, -1 where it is another array. tiles:
+    arrays of 16 bits with an element for each of the tile's. turned: as in `Layout`."""
 
     warps: int
     fragments: int
@@ -42,11 +45,15 @@ class Tile:
     score: int = 2
     column: int = 2
     parts: int = 1
+    across: int = 1
+    within: int = -1
+    tiles: int = 0
+    turned: frozenset[str] = frozenset()
 
     @property
     def span(self) -> int:
         """Elements of the stream in a tile of the block."""
-        return self.depth * self.parts
+        return self.depth * self.parts * self.across
 
     @property
     def rows(self) -> int:
@@ -54,14 +61,24 @@ class Tile:
 
     def bytes(self, product: bool) -> tuple[int, int]:
         """Shared memory of what stays, and of one stage."""
-        along = panel(self.inner, self.score) if product else panel(self.span, max(2, self.column))
-        stays = self.rows * along if self.resident and product else 0
-        turned = self.column == 1 or (self.column == 4 and self.groups)  # the stream is contiguous
-        right = self.columns * panel(self.span, self.column) if turned else self.span * panel(self.columns, self.column)
-        return stays, right + (self.span * along if product else 0) + (0 if stays else self.rows * along)
+        left = self._operand("row", self.rows, self.inner, self.score) if product else self.rows * panel(self.span, max(2, self.column))
+        scores = self._operand("stream", self.span, self.inner, self.score) if product else 0
+        right = self._operand("columns", self.span, self.columns, self.column) if self.within < 0 else 0
+        stays = left if self.resident and product else 0
+        each = right + scores + (0 if stays else left) + self.tiles * max(self.rows * panel(self.span), self.span * panel(self.rows))
+        return stays + (self.rows * panel(self.span) if self.across > 1 else 0), each
+
+    def _operand(self, name: str, rows: int, columns: int, width: int) -> int:
+        return columns * panel(rows, width) if name in self.turned else rows * panel(columns, width)
+
+    def sharing(self, offset: int, n: int) -> Tile:
+        """With n columns at this offset of the stream operand, -1 for none: they are not fetched again where its tile has them all."""
+        fits = self.resident and 0 <= offset <= self.inner - self.columns and n <= self.columns
+        return replace(self, within=offset if fits else -1)
 
 
-def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool, one: bool, scored: str, format_: str) -> Tile:
+def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool, one: bool, scored: str, format_: str,
+            layout: Layout) -> Tile:  # fmt: skip
     """Sizes, from extents and the registers and shared memory of a block. groups: warpgroups do the products. one: the stream is
     gone through once, so that its tiles can be shared among warps. scored: the format in which the product inside the elements is
     multiplied. format_: that of the products with columns."""
@@ -94,6 +111,10 @@ def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool, on
     depth = min(depth, LONGEST) if column == 1 else depth
     resident = n_inner * score <= RESIDENT
     tile = Tile(warps, fragments, depth, up(n_inner, 32 // score) if resident else 128 // score, resident, cols, 2, groups, score, column)
+    tile = replace(tile, tiles=element_tiles(q, p, row) if p is not None else 0, turned=layout.turned)
+    tile = tile.sharing(layout.offset, max((q.extents[c] for cs in q.columns.values() for c in cs), default=0))
+    if layout.divisible and p is not None:
+        tile = divided(q, p, tile, gpu, layout.offset)
     if one and not groups and score == column == 2 and "rows" not in q.choice and n_row <= min(tile.rows, PART_ROWS):
         tile = along_stream(q, p, tile, gpu)
     stays, each = tile.bytes(p is not None)

@@ -17,6 +17,7 @@ from .codegen import kernel as ir
 from .codegen.kernel import ROW, SEGMENT
 from .codegen.kernel_check import expressions
 from .codegen.launch import steps_of
+from .cuda_layout import PANEL, Layout, starts_at
 from .cuda_prologue import BYTES, NARROW, bare, exact, narrow, scales, separate, signless
 from .cuda_tile_sizes import NoForm, tile_of
 from .expr import Acc, Cast, Const, Expr, Load, Prev, Reduce, nodes, transform
@@ -75,8 +76,9 @@ class TileBuilder(ProductBuilder):
             self.whole = self.g.names & self.s.whole
             if self.whole and self.bytes != "i8":
                 raise NoForm
-            self.shape = tile_of(q, p, row, self.s.gpu, groups, self._once(), self.scored, self.bytes or self._widest(q))
-            t = self.shape
+            layout = Layout(self._offset(q, p), groups and self._is_divisible(q, p), self._turned(q, p, row, groups))
+            format_ = self.bytes or self._widest(q)
+            t = self.shape = tile_of(q, p, row, self.s.gpu, groups, self._once(), self.scored, format_, layout)
             return Form("mma", row, "stream", t.rows, t.depth, t.rows, p, t.fragments, t.depth // 8)
         raise NoForm
 
@@ -95,6 +97,34 @@ class TileBuilder(ProductBuilder):
         split = [split_columns(q.lifts[n], cs)[1] for n, cs in q.columns.items() if cs]
         right = [(v, q.stream) for v in split if v is not None] + ([(p.stream, p.inner)] if p else [])
         return all(self._runs(e, axis) for e, axis in right if self._tag(e) == "f32")
+
+    def _offset(self, q: Question, p: Product | None) -> int:
+        """Where the operand of the one product with columns starts in the rows of the other's stream operand, a whole number of
+        panels, or -1."""
+        found = [split_columns(q.lifts[n], cs)[1] for n, cs in q.columns.items() if cs]
+        (d,) = {c for cs in q.columns.values() for c in cs} if len(found) == 1 else ("",)
+        if p is None or not d or self.scored not in NARROW or self._tag(p.stream) != self.scored:
+            return -1
+        both = [x for x in (p.stream, found[0]) if isinstance(x, Load)]
+        at = starts_at(both[0], p.inner, both[1], d, self.s.c.sources) if len(both) == 2 else -1
+        return at if at % PANEL == 0 else -1
+
+    def _turned(self, q: Question, p: Product | None, row: str, groups: bool) -> frozenset[str]:
+        """As `stage` lays the operands."""
+        found = [("columns", split_columns(q.lifts[n], cs)[1], cs[0], q.stream) for n, cs in q.columns.items() if cs]
+        if p is not None and ir.WIDTHS[self.scored] == 2:
+            found += [("row", p.row, p.inner, row), ("stream", p.stream, p.inner, q.stream)]
+        turned = {name for name, e, own, other in found if isinstance(e, Load) and self._contiguous(e, own, other) != own}
+        return frozenset(turned | {"columns"} if self.bytes or (groups and self._widest(q)) else turned)
+
+    def _is_divisible(self, q: Question, p: Product | None) -> bool:
+        """Whether warpgroups can divide the columns of the one state that has any: its weights are 16-bit numbers that come from the
+        tile, and no state is a place along the stream."""
+        found = [split_columns(q.lifts[n], cs)[0] for n, cs in q.columns.items() if cs]
+        simple = all(MONOIDS[a.op].state == "value" for a in q.accs.values())
+        if p is None or len(found) != 1 or found[0] is None or not simple or self._widest(q):
+            return False
+        return not self._tag(found[0]) and self._contiguous(p.stream, p.inner, q.stream) == p.inner
 
     def _refuse(self, q: Question, p: Product | None, row: str) -> None:
         """Raises NoForm where a statement of the phase would have no tensor-core form."""
@@ -249,6 +279,9 @@ class TileBuilder(ProductBuilder):
         return a, b
 
     # ---- statements
+    def mask_depth(self) -> int:
+        return self.shape.depth * self.shape.across
+
     def row_statements(self) -> list[ir.Stmt]:
         """The row operand, where it stays."""
         return [s for s in self.staged.values() if self._stays(s)]
@@ -277,12 +310,16 @@ class TileBuilder(ProductBuilder):
         tag = self.bytes or self._format(old, v)
         turned = self.shape.groups and tag == "tf32"
         along = self.stream if self.bytes or turned else ""
-        b = self.stage(v, self.stream, d, sizes, dtype=tag, along=along, engine=not turned)
+        if self.shape.within < 0:
+            b = self.stage(v, self.stream, d, sizes, dtype=tag, along=along, engine=not turned)
+        else:
+            b = self._product_operands()[1]
+            b = replace(b, dims=tuple(x if x == self.stream else d for x in b.dims), start=self.shape.within)
         left = ir.Operand(w.source, w.dims)
         if self._tag(w):
             along = self.stream if self.bytes or self.shape.groups else ""
             left = self.stage(w, self.row, self.stream, {self.row: f.rows, self.stream: self.shape.span}, dtype=tag, along=along)
-        return [ir.Contract(a.name, left, b, self.row, d, self.stream, f.mr, self.shape.columns // 8, f.depth,
+        return [ir.Contract(a.name, left, b, self.row, d, self.stream, f.mr, self.shape.columns // (8 * self.shape.across), f.depth,
                             "state", factor)]  # fmt: skip
 
     def riders(self, cols: list[Accumulator]) -> dict[str, tuple[str, ...]]:
@@ -331,9 +368,10 @@ class TileBuilder(ProductBuilder):
         segment = (ir.Grid(SEGMENT, self.segment),) if self.segment else ()
         grid = (*batch, *segment, *columns, ir.Grid(self.row, self.form.rows))
         t = self.shape
-        copying = cuda_copies.producers(self.staged.values(), t.warps) if t.groups else 0
-        place = ir.Place("wgmma" if t.groups else "mma", t.warps * t.parts + copying, t.fragments, t.stages, copying, parts=t.parts,
-                         run=4 if self.bytes else 2)  # fmt: skip
+        warps = t.warps * t.parts * t.across
+        copying = cuda_copies.producers(self.staged.values(), warps) if t.groups else 0
+        place = ir.Place("wgmma" if t.groups else "mma", warps + copying, t.fragments, t.stages, copying, parts=t.parts,
+                         run=4 if self.bytes else 2, across=t.across)  # fmt: skip
         uneven = any(isinstance(x, ir.Skip) for x in ir.statements(tuple(body)))
         parts = self._parts() if self.segment else ()
         body += [ir.Partial(parts)] if self.segment else self.results()

@@ -289,16 +289,17 @@ class _Count:
 
     def _staged(self, s: ir.Contract, rows: int, block: int) -> float:
         """Elements from shared memory: the right operand once for each block of rows that an instruction sequence does, the left one
-        at each tile, unless it is a tile in registers."""
+        at each tile, unless it is a tile in registers that nobody else needs."""
         height = block * (self.place.fragments if block == 16 else 1)
         right = self._points({s.j, s.c}) * math.ceil(rows / height)
         tiles = self.own.get(s.j, 1) / max(1, self._step(s.j))
-        return right + (rows * self._points({s.c}) * tiles if s.start == "zero" else 0)
+        left = tiles if s.start == "zero" else self.place.across if self.place.across > 1 else 0
+        return right + rows * self._points({s.c}) * left
 
     def _step(self, axis: str) -> int:
         """Elements of an axis in a tile of one part."""
         steps = [s.step for s in ir.statements(self.phase.body) if isinstance(s, ir.Loop) and s.axis == axis]
-        return steps[0] // self.place.parts if steps else self.own.get(axis, 1)
+        return steps[0] // (self.place.parts * self.place.across) if steps else self.own.get(axis, 1)
 
     def _operations(self, roots: Sequence[Expr], times: float) -> None:
         """Each distinct value once for each point of its axes."""

@@ -295,12 +295,16 @@ class ProductBuilder(PhaseBuilder):
         found = sorted((d for d in e.dims if d in inside), key=lambda d: array.strides[e.dims.index(d)] != 1)
         return found[0] if found else ""
 
+    def mask_depth(self) -> int:
+        """Elements of the stream that are left out together."""
+        return self.form.depth
+
     def _summary(self, conditions: list[Expr]) -> tuple[str, tuple[tuple[str, int], ...]]:
         """What the conditions leave of each tile, found once a launch."""
         if not conditions:
             return "", ()
         f, name, both = self.form, f"summary{self.number}", conjunction(conditions)
-        step = {self.row: f.rows, self.stream: f.depth}
+        step = {self.row: f.rows, self.stream: self.mask_depth()}
         tiles = tuple((x, step.get(x, 1)) for x in (*self.rows, self.stream) if x in both.axes)
         if not self.s.is_buffer(name):
             sizes = tuple(ir.Size(x, divide=n) for x, n in tiles)

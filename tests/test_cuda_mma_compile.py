@@ -20,8 +20,9 @@ from redfuser_eq.gpu import GPUS
 if emulator.unavailable():
     pytest.skip(emulator.unavailable(), allow_module_level=True)
 from emulator.report import KernelReport, compile_report, disassembler
+from test_cuda_across import latent
 from test_cuda_bytes import I8, in_bytes
-from test_cuda_mma import BF16, E4M3, quantised, workload
+from test_cuda_mma import BF16, E4M3, narrowed, quantised, workload
 from test_cuda_tf32 import fast
 
 GOLDEN = Path(__file__).parent / "golden" / "cuda_mma_compile.json"
@@ -68,6 +69,10 @@ TF32: dict[str, tuple[str, dict[str, int], str]] = {
     "tf32 rms linear": ("rms_linear", LINEAR, "w"),
     "tf32 k-means": ("kmeans", {"i": 100000, "f": 128, "j": 1024}, ""),
 }  # the operand that is named with its summed axis contiguous
+SHARED: dict[str, tuple[Callable[[], cascades.Workload], dict[str, int]]] = {
+    "mla, values in the keys": (lambda: narrowed(latent(), out=BF16), CASES["mla"][1]),
+    "decode, values in the keys": (lambda: narrowed(latent(), out=BF16), CASES["mla"][1] | {"h": 16}),
+}
 QUICK = ("attention 128", "linear logsumexp", "e4m3 linear", "tf32 scores", "tf32 attention 64")
 
 
@@ -78,7 +83,7 @@ def row(report: KernelReport, shared: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("gpu", [pytest.param("a100", marks=pytest.mark.slow), "h200", pytest.param("b200", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in (*CASES, *BYTES, *TF32)])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in (*CASES, *BYTES, *TF32, *SHARED)])
 def test_the_table(name: str, gpu: str, update_golden: bool) -> None:
     device, strides = GPUS[gpu], dict[Any, Any]()
     if name in CASES:
@@ -89,7 +94,7 @@ def test_the_table(name: str, gpu: str, update_golden: bool) -> None:
         w = fast(kind)
         strides |= {turned: TURNED[turned](extents)} if turned else {}
     else:
-        make, extents = BYTES[name]
+        make, extents = (BYTES | SHARED)[name]
         w = make()
         strides |= {"w": (1, extents["k"])} if "k" in extents else {}
     program = emit(schedule(w.cascade, extents, strides, device), device)
