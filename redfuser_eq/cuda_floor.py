@@ -31,11 +31,13 @@ def floor(cascade: Cascade, kernel: ir.Kernel, extents: Mapping[str, int], gpu: 
     special = tensor = 0.0
     tensors = any(p.place is not None and p.place.form in TENSOR for p in kernel.phases)
     folds = sum(points({*a.lift.axes, p.axis}) for p in cascade.passes for a in p.accumulators if not tensors or not columns(p, a))
-    loads: dict[str, float] = {}
+    loads: dict[int, float] = {}  # by argument: two views of one may read the same
+    arguments = {s.name: s.param for s in cascade.sources}
     for e in nodes(*roots):
         if isinstance(e, Load):
             size = e.dtype.itemsize * points(set(e.dims))
-            loads[e.source] = max(loads.get(e.source, 0.0), size)
+            n = arguments[e.source]
+            loads[n] = max(loads.get(n, 0.0), size)
         elif isinstance(e, Map) and e.op in SURE:
             special += points(e.axes)
         elif isinstance(e, Reduce) and not tensors:
