@@ -18,8 +18,8 @@ from writing import workload as written
 import redfuser_eq as rf
 from redfuser_eq.codegen import kernel as ir
 from redfuser_eq.codegen.kernel_check import check as check_kernel
-from redfuser_eq.cuda_schedule import schedule
 from redfuser_eq.cuda_layout import starts_at
+from redfuser_eq.cuda_schedule import schedule
 from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Load, Source, View
 
