@@ -8,6 +8,7 @@ with the name of its architecture.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import sys
 import threading
 import time
@@ -244,13 +245,15 @@ class _Nvrtc:
 
     def __init__(self) -> None:
         self.programs: dict[int, list[Any]] = {}
+        self.numbers = itertools.count()
 
     def getVersion(self) -> tuple[int, int]:
         return 13, 0
 
     def createProgram(self, src: str, name: str, headers: Sequence[str], include_names: Sequence[str]) -> int:
-        self.programs[len(self.programs)] = [src, ""]
-        return len(self.programs) - 1
+        number = next(self.numbers)
+        self.programs[number] = [src, ""]
+        return number
 
     def compileProgram(self, prog: int, options: Sequence[str]) -> None:
         from emulator.nvrtc import CompileError, compile_source

@@ -370,6 +370,22 @@ def test_one_build_for_other_lengths(gpu: emulated_cupy.Current, monkeypatch: py
     assert len(built) == 3  # the kernel, the look for flags, and the plain program
 
 
+def test_programs_of_a_call_are_compiled_side_by_side(gpu: emulated_cupy.Current, monkeypatch: pytest.MonkeyPatch) -> None:
+    meet, met, known = threading.Barrier(3, timeout=30), set[str](), cuda_cupy.build
+
+    def build(text: str, arch: str) -> Any:
+        if text not in met:
+            met.add(text)
+            meet.wait()
+        return known(text, arch)
+
+    build.cache_clear = known.cache_clear  # type: ignore[attr-defined]
+    monkeypatch.setattr(cuda_cupy, "build", build)
+    x = normal(3, 700)
+    np.testing.assert_allclose(rf.optimize(logsumexp, target="cuda")(asarray(x)).get(), logsumexp(wide(x)), rtol=1e-5)
+    assert len(met) == 3
+
+
 def test_source_and_explain_need_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     emulated_cupy.forget()

@@ -28,7 +28,7 @@ from ..schedule import Unsupported, row_major
 from . import cuda_cupy
 from . import numpy as host
 from .cuda_launch import Arg, Device, Ready, flag_bytes, prepare
-from .cuda_repair import DeviceRepair, in_place, prepare_repair
+from .cuda_repair import DeviceRepair, in_place, prepare_repair, search
 from .memory import overlaps
 from .numpy import checked_arrays, checked_out
 from .repair import Repair
@@ -258,6 +258,7 @@ class CudaExecutable:
         self._text = made.text
         if made.flag_axes is not None:
             brought.append(("flags",))
+        device.compile([made] if fixing is None else [made, fixing, search(device.gpu.capability)])
         main = prepare(made, device, brought, extents, size)
         main.encode(device, seen)
         if made.flag_axes is None:

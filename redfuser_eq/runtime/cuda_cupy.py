@@ -12,6 +12,7 @@ import functools
 import hashlib
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,14 @@ class CupyDevice:
         return tensor_map.tensor_map(address, element, shape, strides, box, rounded=rounded)
 
     # ---- programs
+    def compile(self, programs: Sequence[CudaProgram]) -> None:
+        """Compile what `functions` will load, side by side: NVRTC releases Python's lock. Raises BackendError as `functions` does."""
+        new = [p for p in programs if p.key not in self._functions]
+        if len(new) > 1:
+            with ThreadPoolExecutor(len(new)) as pool:
+                for _ in pool.map(lambda p: build(p.text, self.arch(p)), new):
+                    pass
+
     def functions(self, program: CudaProgram) -> tuple[Any, ...]:
         """The kernels of a program's launches, built and loaded once. Raises BackendError with the compiler's message."""
         found = self._functions.get(program.key)

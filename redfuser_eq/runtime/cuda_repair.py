@@ -75,18 +75,23 @@ class DeviceRepair:
         self.plain.run(device, [*given, flags, guard])
 
 
+def search(capability: int, count: int = 0) -> CudaProgram:
+    """What looks for a flag among `count`."""
+    key = hashlib.sha256(_ANY.encode()).hexdigest()[:32]
+    launch = Launch("any_flag", ((Size(value=-(-count // 256)),), (), ()), 256, 0, (("flags",), ("count",), ("guard",)))
+    return CudaProgram(_ANY, (launch,), (), capability, key)
+
+
 def prepare_repair(
     made: CudaProgram, plain: Cascade, device: Device, axes: tuple[str, ...], extents: Mapping[str, int], size: Callable[[Arg], int]
 ) -> DeviceRepair:
     """made: the plain program, printed for flagged rows of these axes. size: its extents and strides."""
     count = prod(extents[a] for a in axes)
     most = 8 * device.gpu.multiprocessors
-    grid = (Size(value=-(-count // 256)),)
-    key = hashlib.sha256(_ANY.encode()).hexdigest()[:32]
-    launch = Launch("any_flag", (grid, (), ()), 256, 0, (("flags",), ("count",), ("guard",)))
+    found = search(device.gpu.capability, count)
     given: list[Arg] = [("in", s.name) for s in plain.sources] + [("out", i) for i in range(len(plain.outputs))]
     return DeviceRepair(
-        prepare(CudaProgram(_ANY, (launch,), (), device.gpu.capability, key), device, launch.args, extents, size, most),
+        prepare(found, device, found.launches[0].args, extents, size, most),
         prepare(made, device, [*given, ("where",), ("guard",)], extents, size, most),
         np.int64(count),
     )
