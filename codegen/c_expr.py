@@ -16,7 +16,8 @@ from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Acc, Cast, Const, Expr, Index, Load, Map, Prev, Reduce, nodes
 from redfuser_eq.ops import MONOIDS
 
-from .kernel import DTYPES, Array, Buffer, Kernel, Phase, Size, State, folds_of, statements
+from .dtypes import DTYPES
+from .kernel import Array, Buffer, Kernel, Phase, Size, State, folds_of, statements
 
 INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")

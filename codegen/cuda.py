@@ -18,7 +18,8 @@ from .cuda_mma import FragmentPhase
 from .cuda_rows import RowsPrinter
 from .cuda_scan import ScanPrinter
 from .cuda_wgmma import WarpgroupPhase
-from .kernel import ROW, SEGMENT, WIDTHS, Buffer, Kernel, Merge, Partial, Phase, Place, Size, statements
+from .dtypes import WIDTHS
+from .kernel import ROW, SEGMENT, Buffer, Kernel, Merge, Partial, Phase, Place, Size, statements
 from .launch import CudaProgram, Launch, Scratch
 from .primitives import paste
 

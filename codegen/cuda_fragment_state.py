@@ -10,7 +10,8 @@ from .c_expr import Place, Scope, _offsets
 from .cuda_expr import GROUP, CudaNames, combine, literal
 from .cuda_fragment import FragmentValues
 from .cuda_state import StateCode
-from .kernel import DTYPES, Finish, Flag, Fold, Partial, Phase, Rebase, State, Store, Sweep, statements
+from .dtypes import DTYPES
+from .kernel import Finish, Flag, Fold, Partial, Phase, Rebase, State, Store, Sweep, statements
 
 NARROW = ("f16", "bf16")
 

@@ -13,9 +13,9 @@ from .c_expr import Place, Scope
 from .cuda_expr import CudaNames
 from .cuda_fragment import falls_away, multiplied
 from .cuda_parts import PartStates
-from .kernel import ROW, SEGMENT, WIDTHS, Bound, Buffer, Contract, Loop, Operand, Phase, Skip, Stage, Stmt, Sweep, statements
+from .dtypes import BYTES, WIDTHS
+from .kernel import ROW, SEGMENT, Bound, Buffer, Contract, Loop, Operand, Phase, Skip, Stage, Stmt, Sweep, statements
 
-BYTES = ("e4m3", "i8")
 CONTRACTED = 32  # bytes of a row of an operand that a matrix instruction takes
 SHORT = 128  # elements of e4m3 that tensor cores may add up by themselves, in 14 bits, before the sum goes to a float32 one
 

@@ -14,7 +14,8 @@ from redfuser_eq.expr import Load
 from .c_expr import _offsets
 from .cuda_expr import TYPES, CudaNames
 from .cuda_state import StateCode
-from .kernel import WIDTHS, Fetch, Loop, Phase, Stage
+from .dtypes import WIDTHS
+from .kernel import Fetch, Loop, Phase, Stage
 
 ALIGNED = 16  # bytes of the widest access
 SPREADS = ("f32", "f16", "bf16", "e4m3", "f64")  # dtypes whose 16 bytes are read as numbers at once

@@ -10,15 +10,16 @@ engine rounds them on their way, and the copying warps where they lie.
 from __future__ import annotations
 
 from redfuser_eq.errors import IRError
+from redfuser_eq.gpu import REGISTERS
 
 from .cuda_expr import CudaNames
 from .cuda_mma import FragmentPhase
+from .dtypes import WIDTHS
 from .kernel import Contract, Loop, Phase, Stage, statements
 from .launch import MapArg
 
 LEAST, FEW = 56, 24  # registers of a copying thread where it gives some away, and of one that only asks the engine
 PANEL = 128  # bytes of a row of a panel: what the swizzle permutes
-BYTES = {"f32": 4, "bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1}
 
 
 class RingPhase(FragmentPhase):
@@ -63,7 +64,7 @@ class RingPhase(FragmentPhase):
 
     def _registers(self) -> tuple[list[str], list[str]]:
         """Registers go from the producers to the computing threads, where a block has fewer than these can use."""
-        held = 65536 // self.place.threads // 8 * 8
+        held = REGISTERS // self.place.threads // 8 * 8
         if held > 240 or self.producers % 128:
             return [], []
         staged = [x for x in statements(self.phase.body) if isinstance(x, Stage)]
@@ -135,7 +136,7 @@ class RingPhase(FragmentPhase):
         if found is None:
             raise IRError(f"{s.source.source!r} is nothing that could be staged")
         first, last = self.buffer(s.dst).dims
-        (rows, _), size = self.shape(s.dst), BYTES[found.dtype]
+        (rows, _), size = self.shape(s.dst), WIDTHS[found.dtype]
         places = {a: d for d, a in enumerate(s.source.dims) if array is None or array.strides[d] != 0}
         axes = [last, first, *(a for a in reversed(places) if a not in (first, last))]
         box = (PANEL // size, rows, *(1 for _ in axes[2:]))

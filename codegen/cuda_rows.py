@@ -10,7 +10,8 @@ from redfuser_eq.expr import Acc, Expr, Load, nodes
 from .c_expr import Place, Scope, _offsets
 from .cuda_expr import TYPES, CudaNames, Values
 from .cuda_near import NearRows
-from .kernel import SEGMENT, WIDTHS, Fetch, Finish, Flag, Loop, Merge, Partial, Phase, Rebase, Scan, Stage, State, Stmt, Store, Sweep
+from .dtypes import WIDTHS
+from .kernel import SEGMENT, Fetch, Finish, Flag, Loop, Merge, Partial, Phase, Rebase, Scan, Stage, State, Stmt, Store, Sweep
 
 CHUNKS = {"f32": 4, "f64": 4, "f16": 8, "bf16": 8, "e4m3": 16}  # dtypes with 16-byte accesses, and what a vector must be a multiple of
 SPILLS = {"f32": 4, "f64": 2, "f16": 8, "bf16": 8, "e4m3": 4, "i8": 4}

@@ -11,9 +11,10 @@ from redfuser_eq.tiles import up
 
 from .c_expr import Place
 from .cuda_expr import CudaNames
-from .cuda_mma import BYTES, CONTRACTED, SHORT
+from .cuda_mma import CONTRACTED, SHORT
 from .cuda_ring import PANEL, RingPhase
-from .kernel import WIDTHS, Contract, Loop, Operand, Phase, Stmt
+from .dtypes import BYTES, WIDTHS
+from .kernel import Contract, Loop, Operand, Phase, Stmt
 
 ELEMENTS = 64  # of 16 bits in a row of a panel
 

@@ -8,8 +8,8 @@ from redfuser_eq.errors import IRError
 from redfuser_eq.expr import Acc, Expr, Load, Prev, Reduce, nodes
 from redfuser_eq.ops import MONOIDS
 
+from .dtypes import DTYPES
 from .kernel import (
-    DTYPES,
     ROW,
     SEGMENT,
     Absent,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from .codegen import kernel as ir
-from .codegen.cuda_ring import BYTES
+from .codegen.dtypes import WIDTHS
+from .gpu import REGISTERS
 from .tiles import up
 
 RANK = 5  # dimensions of a tensor map
@@ -17,7 +18,7 @@ ALIGNED = 16  # bytes
 SCRATCH = "@scratch"  # stands for all buffers of a launch, where sources are named
 BOX = 256  # most elements of a tile along an axis
 FARTHEST = 1 << 40  # bytes of a stride
-REGISTERS = 65536  # of a multiprocessor, in four parts between which a block's warps are dealt
+WIDEST = 4  # bytes of an element
 SHARE = 216  # registers of a thread from which the computing warps need none of the copying ones'
 
 
@@ -26,8 +27,8 @@ def mapped(
 ) -> bool:
     """Whether a tile of the array, indexed by these axes, can come by a tensor map. rows: the tile's axis that is not contiguous.
     sizes: the tile's. strides: in elements. The start of the array is taken to be aligned."""
-    size = BYTES.get(array.dtype, 0)
-    if not size or len(set(axes)) < len(axes):
+    size = WIDTHS[array.dtype]
+    if size > WIDEST or len(set(axes)) < len(axes):
         return False
     (columns,) = set(sizes) - {rows}
     steps = {a: s * size for a, s, known in zip(axes, strides, array.strides, strict=True) if known != 0}

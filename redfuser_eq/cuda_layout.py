@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
-from .codegen.kernel import DTYPES
+from .codegen.dtypes import DTYPES
 from .cuda_prologue import COLUMNS, NARROW
 from .expr import Load, Source, nodes
 from .forms import Question

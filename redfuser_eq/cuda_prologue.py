@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .cascade import Accumulator, Cascade, Pass
-from .codegen import kernel as ir
+from .codegen.dtypes import BYTES, DTYPES
 from .expr import Acc, Cast, Expr, Load, Map, Prev, Reduce, nodes, transform
 from .roles import Roles, classify, factors, find_product, product, split_columns, terms
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .schedule import Group
 
 NARROW = ("f16", "bf16")  # operands that the instructions take
-BYTES = ("e4m3", "i8")  # operands that are exact in either
 COLUMNS = 128  # of one block: their accumulators fill half of the registers
 
 
@@ -62,7 +61,7 @@ def _with_written_operands(s: CudaScheduler, first: Group, second: Group) -> lis
         w, v = split_columns(a.lift, r.columns[a.name])
         tag = exact(w) if w is not None else ""
         inner = w
-        while isinstance(inner, Cast) and ir.DTYPES.get(inner.dtype.name) != tag:
+        while isinstance(inner, Cast) and DTYPES.get(inner.dtype.name) != tag:
             inner = inner.args[0]
         if tag in BYTES and w is not None and v is not None and isinstance(inner, Cast) and inner.args[0].dtype.kind == "f":
             dims = (*(x for x in r.rows if x in w.axes), p.axis)
@@ -126,7 +125,7 @@ def exact(e: Expr) -> str:
     if isinstance(e, Cast) and e.dtype.kind in "fi" and e.dtype.itemsize >= 4:
         tag = exact(e.args[0])
         return tag if e.dtype.kind == "f" or tag == "i8" else ""
-    tag = ir.DTYPES.get(e.dtype.name, "")
+    tag = DTYPES.get(e.dtype.name, "")
     return tag if isinstance(e, (Cast, Load)) and tag in (*NARROW, *BYTES) else ""
 
 

@@ -14,7 +14,8 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from .codegen import kernel as ir
-from .codegen.kernel import SEGMENT, WIDTHS
+from .codegen.dtypes import WIDTHS
+from .codegen.kernel import SEGMENT
 from .cuda_near import Near, near, renamed
 from .expr import Acc, Expr, Load, Reduce, nodes
 from .forms import Form, Question

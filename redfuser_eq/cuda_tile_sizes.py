@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from .codegen import kernel as ir
+from .codegen.dtypes import WIDTHS
 from .cuda_layout import Layout, divided, element_tiles
 from .cuda_prologue import COLUMNS
 from .forms import Question
@@ -82,7 +82,7 @@ def tile_of(q: Question, p: Product | None, row: str, gpu: Gpu, groups: bool, on
     """Sizes, from extents and the registers and shared memory of a block. groups: warpgroups do the products. one: the stream is
     gone through once, so that its tiles can be shared among warps. scored: the format in which the product inside the elements is
     multiplied. format_: that of the products with columns."""
-    score, column = ir.WIDTHS.get(scored, 2), ir.WIDTHS.get(format_, 2)
+    score, column = WIDTHS.get(scored, 2), WIDTHS.get(format_, 2)
     n_row, n_inner = q.extents[row], q.extents[p.inner] if p else 0
     lists, few = any(a.k for a in q.accs.values()), len(q.accs) <= 2
     most = 2 * COLUMNS if groups and p is not None else COLUMNS

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from . import cuda_copies
 from .cascade import Accumulator
 from .codegen import kernel as ir
+from .codegen.dtypes import BYTES, WIDTHS
 from .codegen.kernel import ROW, SEGMENT
 from .codegen.kernel_check import expressions
 from .codegen.launch import steps_of
 from .cuda_layout import PANEL, Layout, starts_at
-from .cuda_prologue import BYTES, NARROW, bare, exact, narrow, scales, separate, signless
+from .cuda_prologue import NARROW, bare, exact, narrow, scales, separate, signless
 from .cuda_tile_sizes import NoForm, tile_of
 from .expr import Acc, Cast, Const, Expr, Load, Prev, Reduce, nodes, transform
 from .forms import Form, Question, separates
@@ -112,7 +113,7 @@ class TileBuilder(ProductBuilder):
     def _turned(self, q: Question, p: Product | None, row: str, groups: bool) -> frozenset[str]:
         """As `stage` lays the operands."""
         found = [("columns", split_columns(q.lifts[n], cs)[1], cs[0], q.stream) for n, cs in q.columns.items() if cs]
-        if p is not None and ir.WIDTHS[self.scored] == 2:
+        if p is not None and WIDTHS[self.scored] == 2:
             found += [("row", p.row, p.inner, row), ("stream", p.stream, p.inner, q.stream)]
         turned = {name for name, e, own, other in found if isinstance(e, Load) and self._contiguous(e, own, other) != own}
         return frozenset(turned | {"columns"} if self.bytes or (groups and self._widest(q)) else turned)
@@ -273,7 +274,7 @@ class TileBuilder(ProductBuilder):
         assert p is not None
         inner = "" if t.resident else p.inner
         tag = self.scored
-        along = p.inner if ir.WIDTHS[tag] != 2 else ""
+        along = p.inner if WIDTHS[tag] != 2 else ""
         a = self.stage(p.row, self.row, p.inner, {self.row: f.rows, p.inner: t.inner}, inner, tag, along)
         b = self.stage(p.stream, self.stream, p.inner, {self.stream: t.span, p.inner: t.inner}, inner, tag, along)
         return a, b

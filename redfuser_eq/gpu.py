@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+REGISTERS = 65536  # of 32 bits, of a multiprocessor of any GPU from 8.0 on, in four parts between which a block's warps are dealt
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -25,7 +27,7 @@ class Gpu:
     tensor: Mapping[str, float] = field(default_factory=dict, hash=False)
     mufu: int = 16
     clock: float = 1.7e9
-    registers: int = 65536
+    registers: int = REGISTERS
     threads_per_unit: int = 2048
 
     @property

@@ -18,6 +18,7 @@ import numpy as np
 
 from .cascade import Cascade
 from .codegen import kernel as ir
+from .codegen.dtypes import WIDTHS
 from .codegen.launch import Launch, grid_of
 from .expr import Const, Expr, Load, Map, Reduce, nodes
 from .gpu import Gpu
@@ -253,7 +254,7 @@ class _Count:
         if isinstance(s, ir.Contract):
             self._product(s, share)
         elif isinstance(s, ir.Stage) and s.dtype == "tf32" and self.place.form == "wgmma" and not s.mapped:  # rounded where it lies
-            self.totals.staged += share * 2 * ir.WIDTHS["tf32"] * self._footprint(s.source.dims)
+            self.totals.staged += share * 2 * WIDTHS["tf32"] * self._footprint(s.source.dims)
         elif isinstance(s, ir.Dot):
             self.totals.flops += share * self._points({s.i, s.k, s.c})
         elif isinstance(s, ir.Fetch):
@@ -283,7 +284,7 @@ class _Count:
             tag = next((self.staged[o.source] for o in (s.b, s.a) if o.source in self.staged), "")
             tag = tag if tag in self.gpu.tensor else "tf32"
             self.totals.tensor[tag] = self.totals.tensor.get(tag, 0.0) + 2 * n
-            self.totals.staged += share * self._staged(s, padded, block) * ir.WIDTHS[tag]
+            self.totals.staged += share * self._staged(s, padded, block) * WIDTHS[tag]
         else:
             self.totals.flops += n
 
@@ -358,7 +359,7 @@ def _sample(extent: int, step: int) -> list[int]:
 
 
 def _size(tag: str) -> int:
-    return {"float": 4, "double": 8}.get(tag) or ir.WIDTHS.get(tag, 1)
+    return {"float": 4, "double": 8}.get(tag) or WIDTHS.get(tag, 1)
 
 
 def _expressions(s: ir.Stmt) -> list[Expr]:

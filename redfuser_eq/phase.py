@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .cascade import Accumulator
 from .codegen import kernel as ir
-from .codegen.kernel import SEGMENT
+from .codegen.dtypes import DTYPES
 from .expr import Acc, Const, Expr, Load, Map, Prev, Reduce, nodes, show, transform
 from .forms import Form, Question, choose, separates
 from .masks import keeps_nan
@@ -398,7 +398,7 @@ class PhaseBuilder:
         out = []
         batch = [x for x in self.rows if x != self.row]
         for st in self.states(False):
-            dims = [*batch, SEGMENT, *([self.row] if st.row else []), *st.columns, *([st.out] if st.k else [])]
+            dims = [*batch, ir.SEGMENT, *([self.row] if st.row else []), *st.columns, *([st.out] if st.k else [])]
             sizes = tuple(ir.Size(d) for d in dims)
             names = [f"part{self.number}_{st.name}", f"part{self.number}_{st.name}_at" if st.indexed else ""]
             for n in filter(None, names):
@@ -458,7 +458,7 @@ class PhaseBuilder:
     def _streams_out(self, array: ir.Array) -> bool:
         """Whether an output is better written past the caches: of the compute type, contiguous, and larger than they are."""
         size = prod(self.s.extents[d] for d in array.dims) * self.s.sizes.element
-        real = array.dtype == ir.DTYPES[self.s.real_dtype.name]
+        real = array.dtype == DTYPES[self.s.real_dtype.name]
         return real and array.dims[-1] == self.stream and array.strides[-1] == 1 and size > self.s.device.l3
 
     # ---- the whole
@@ -485,7 +485,7 @@ class PhaseBuilder:
     def _assemble(self, loops: list[ir.Stmt]) -> list[ir.Phase]:
         f, batch = self.form, tuple(ir.Grid(x) for x in self.rows if x != self.row)
         rows = (ir.Grid(self.row, f.rows),) if self.row and not f.stream_outer else ()
-        segment = (ir.Grid(SEGMENT, self.segment),) if self.segment else ()
+        segment = (ir.Grid(ir.SEGMENT, self.segment),) if self.segment else ()
         laws = tuple(law(a) for a in self.accs.values())
         name = f"over_{self.stream}"
         body = [*self.row_statements(), *loops, *self.along_stream()]

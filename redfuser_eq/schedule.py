@@ -15,6 +15,7 @@ import numpy as np
 
 from .cascade import Accumulator, Cascade, Pass, check
 from .codegen import kernel as ir
+from .codegen.dtypes import DTYPES
 from .codegen.kernel_check import check as check_kernel
 from .errors import RedfuserError
 from .expr import Acc, Expr, Load, Map, Reduce, nodes, show
@@ -113,9 +114,9 @@ class Scheduler:
         return [e for a in self.c.accumulators() for e in (a.lift, a.rebase) if e is not None] + [o.expr for o in self.c.outputs]
 
     def _array(self, name: str, dtype: np.dtype[Any], dims: Sequence[str], strides: Sequence[int]) -> ir.Array:
-        if dtype.name not in ir.DTYPES:
+        if dtype.name not in DTYPES:
             raise Unsupported(f"{name!r} has dtype {dtype}, which the kernels cannot read or write; convert it first")
-        return ir.Array(name, ir.DTYPES[dtype.name], tuple(dims), tuple(s if s in (0, 1) else None for s in strides))
+        return ir.Array(name, DTYPES[dtype.name], tuple(dims), tuple(s if s in (0, 1) else None for s in strides))
 
     def _inputs(self) -> tuple[ir.Array, ...]:
         """Sources by name. A source loaded with several orders of axes is several arrays over one pointer."""
@@ -143,7 +144,7 @@ class Scheduler:
             wraps = e.dtype.kind == "u" or (e.dtype.kind == "i" and e.dtype.itemsize < 4)
             if isinstance(e, Map) and e.op in ("add", "sub", "mul", "neg", "square", "power") and wraps:
                 raise Unsupported(f"{show(e)} is {e.dtype} arithmetic, which wraps; convert to int64 or a float first")
-            if e.dtype.kind not in "fiubV" and e.dtype.name not in ir.DTYPES:
+            if e.dtype.kind not in "fiubV" and e.dtype.name not in DTYPES:
                 raise Unsupported(f"{show(e)} is of dtype {e.dtype}")
 
     # ---- groups

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from redfuser_eq.codegen.cuda_expr import TYPES
-from redfuser_eq.codegen.kernel import DTYPES
+from redfuser_eq.codegen.dtypes import DTYPES
 from redfuser_eq.codegen.primitives import paste
 
 if emulator.unavailable():
