@@ -389,9 +389,11 @@ class _Decoder:
         return Acc(name, frozenset(self.axes(self.x.free(c))), self.items[name].acc.dtype)
 
     def _chained(self, body: int, bit: int, inside: int) -> bool:
-        """Whether a body needs another reduction over the same axis that varies along axes around it."""
-        if self.x.apart & bit:
-            return bool(self.x.rows.over.get(body, 0) & bit)
+        """Whether a body's chain of reductions over an axis is better kept by accumulators: always, but where all of
+        the chain is reduced over an axis around it too, so that it moves as that one is streamed (a mean over both)."""
+        over = self.x.rows.over.get(body, 0)
+        if self.x.apart & bit or not over & bit or not over & inside:
+            return bool(over & bit)
         seen: set[int] = set()
         todo = [body]
         while todo:

@@ -20,6 +20,7 @@ from .array import Array
 from .errors import TraceError
 from .location import here
 from .promotion import is_float, numpy_dtype
+from .torch_layers import LAYERS
 
 Function = Callable[..., Any]
 
@@ -416,6 +417,7 @@ _BINARY = {
 }  # fmt: skip
 
 TABLE: dict[str, Function] = {
+    **LAYERS,
     **{name: _unary(getattr(xp, name)) for name in _FLOATING},
     **{name: getattr(xp, target) for name, target in _PLAIN.items()},
     **{name: _binary(getattr(xp, target)) for name, target in _BINARY.items()},

@@ -59,7 +59,14 @@ def softmax_of_all_by_column(x: Any) -> Any:
     return np.sum(e / np.sum(e), axis=0), np.log(np.sum(e))
 
 
+def differential_attention_rms(q: Any, k: Any, v: Any) -> Any:
+    a, b = rf.softmax(q @ k.T, -1), rf.softmax(q @ (k * 0.5).T, -1)
+    out = (a - 0.8 * b) @ v
+    return out / np.sqrt(np.mean(out * out, -1, keepdims=True) + 1e-6)
+
+
 CASES = {
+    "differential attention and RMSNorm": Case(differential_attention_rms, lambda n, k: [(n, 8), (k, 8), (k, 6)], {"k": 1}),
     "logsumexp over each axis and both": Case(logsumexps, lambda n, k: [(n, k)]),
     "softmax of all, summed by column": Case(softmax_of_all_by_column, lambda n, k: [(n, k)]),
     "batch norm with statistics": Case(batch_norm, lambda n, k: [(n, 6, k, 3), (6,), (6,)], {"i": 2}),
