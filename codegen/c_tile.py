@@ -42,25 +42,25 @@ RF_NOINLINE void top_insert(rf_real *best, rf_real *at, int64_t k, V v, V p, M h
 }
 /* the same for k <= LANES, the list in a register: what goes before x stays, x follows it, the rest moves up a lane */
 RF_INLINE M top_before(V b, V at, V x) { return m_and(m_not(m_lt(at, set1(0))), m_and(m_not(m_lt(b, x)), m_or(m_eq(x, x), m_isnan(b)))); }
-RF_NOINLINE void top_insert_lanes(rf_real *best, rf_real *at, int64_t k, V v, V p, M hit) {
+RF_NOINLINE void top_insert_lanes(rf_real *best, rf_real *at, int64_t k, const rf_real *values, const rf_real *positions, int64_t n) {
   const M own = tail(k), first = tail(1);
   V b = sel(own, ldm_real(own, best), set1(-RF_INF)), a = sel(own, ldm_real(own, at), set1(-1));
-  rf_real values[LANES], positions[LANES];
-  st_real(values, v); st_real(positions, p);
-  for (uint32_t left = m_bits(hit); left; left &= left - 1) {
-    const V x = set1(values[__builtin_ctz(left)]), i = set1(positions[__builtin_ctz(left)]);
+  for (int64_t c = 0; c < n; c++) {
+    const V x = set1(values[c]), i = set1(positions[c]);
     const V below = sel(first, set1(RF_NAN), v_up(b)), below_at = sel(first, set1(0), v_up(a));
     const M stays = top_before(b, a, x), follows = top_before(below, below_at, x);
     b = sel(stays, b, sel(follows, x, below)); a = sel(stays, a, sel(follows, i, below_at));
   }
   stm_real(own, best, b); stm_real(own, at, a);
 }
+/* candidates for the list, gathered without a branch: which lanes have one cannot be foreseen */
+#define TOP_FOUND 64
+RF_INLINE int64_t top_found(rf_real *values, rf_real *positions, int64_t n, V v, V p, M hit) {
+  const uint32_t bits = m_bits(hit);
+  st_front(values + n, v, bits); st_front(positions + n, p, bits);
+  return n + __builtin_popcount(bits);
+}
 """
-
-
-def top_insert(k: int, lanes: int) -> str:
-    """The function that puts candidates into a list of the k best."""
-    return "top_insert_lanes" if lanes > 1 and k <= lanes else "top_insert"
 
 
 class TileStatements:
@@ -149,7 +149,16 @@ class TileStatements:
         return out
 
     def _has_floor(self, f: Fold) -> bool:
-        return 0 < self.states[f.acc].k <= self.names.k.lanes > 1 and isinstance(f.lift, Load)
+        return self._in_register(self.states[f.acc]) and isinstance(f.lift, Load)
+
+    def _in_register(self, s: State) -> bool:
+        """A list of the best that one register holds."""
+        return 0 < s.k <= self.names.k.lanes > 1
+
+    def _list(self, s: State) -> tuple[str, str]:
+        """Addresses of the list of a row: the values, the positions."""
+        name, at = self.names.get("acc", s.name), state_at(self.names, State(s.name, s.op, s.row, k=s.k), self.phase, self.at)
+        return f"{name} + {at}", f"{name}_at + {at}"
 
     def _floor_lines(self, s: Sweep) -> list[str]:
         """The first tile of a list of the k <= LANES best: each lane has an element at its maximum, so the least of these maxima
@@ -272,16 +281,17 @@ class TileStatements:
         best = MONOIDS[f.op].best
         m = self.names.fresh("m")
         if kind == "top":
-            name, at = (
-                self.names.get("acc", state.name),
-                state_at(self.names, State(state.name, state.op, state.row, k=state.k), self.phase, self.at),
-            )
-            last = f"{at} + {state.k - 1}"
-            hit = f"({name}_at[{last}] < 0 ? m_all() : m_not(m_le({v}, set1({name}[{last}]))))"
+            best_at, at = self._list(state)
+            if not self._in_register(state):
+                hit = f"(({at})[{state.k - 1}] < 0 ? m_all() : m_not(m_le({v}, set1(({best_at})[{state.k - 1}]))))"
+                hit = f"m_and({mask}, {hit})" if mask else hit
+                return [f"const M {m} = {hit};", f"if (m_any({m})) top_insert({best_at}, {at}, {state.k}, {v}, {index}, {m});"]
+            hit = f"m_not(m_le({v}, {reg}_last))"
             hit = f"m_and({hit}, m_not(m_lt({v}, {self.floors[f.acc]})))" if f.acc in self.floors else hit
             hit = f"m_and({mask}, {hit})" if mask else hit
-            insert = top_insert(state.k, self.names.k.lanes)
-            return [f"const M {m} = {hit};", f"if (m_any({m})) {insert}({name} + {at}, {name}_at + {at}, {state.k}, {v}, {index}, {m});"]
+            return [f"const M {m} = {hit};",
+                    f"if ({self.first} || m_any({m})) {reg}_n = top_found({reg}, {reg}_at, {reg}_n, {v}, {index}, {m});",
+                    f"if ({reg}_n >= TOP_FOUND) {{ {self._insert_found(state, reg)} }}"]  # fmt: skip
         better = improves(best, v, reg)
         better = f"m_and({mask}, {better})" if mask else better
         return [f"const M {m} = {better};", f"{reg} = sel({m}, {v}, {reg}); {reg}_at = sel({m}, {index}, {reg}_at);"]
@@ -294,10 +304,21 @@ class TileStatements:
             return x, x
         return None
 
+    def _insert_found(self, s: State, reg: str) -> str:
+        """The candidates into the list."""
+        best, at = self._list(s)
+        return f"top_insert_lanes({best}, {at}, {s.k}, {reg}, {reg}_at, {reg}_n); {reg}_n = 0;"
+
     def _open(self, folds: tuple[Fold, ...], regs: list[list[str]]) -> list[str]:
         out = []
         for f, rs in zip(folds, regs, strict=True):
-            if self.states[f.acc].k:
+            s = self.states[f.acc]
+            if self._in_register(s):
+                best, at = self._list(s)
+                size = "TOP_FOUND + 2 * LANES"
+                out += [f"rf_real {rs[0]}[{size}], {rs[0]}_at[{size}]; int64_t {rs[0]}_n = 0;",
+                        f"const V {rs[0]}_last = set1(({at})[{s.k - 1}] < 0 ? RF_NAN : ({best})[{s.k - 1}]);"]  # fmt: skip
+            if s.k:
                 continue
             for r in rs:
                 out.append(
@@ -310,7 +331,7 @@ class TileStatements:
         s = self.states[f.acc]
         out = self._save_old(s)
         if s.k:
-            return out
+            return [*out, self._insert_found(s, regs[0])] if self._in_register(s) else out
         if s.indexed:
             which = "max" if MONOIDS[f.op].best > 0 else "min"
             return out + [f"pair_fold_{which}(&{self.cell(s)}, &{self.cell(s, '_at')}, {r}, {r}_at);" for r in regs]

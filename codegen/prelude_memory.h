@@ -266,3 +266,27 @@ RF_INLINE int64_t rf_unused(const rf_real *a, int64_t step, int rows, int64_t n)
   while (i < n && rf_zeros(a + i * step, rows)) i++;
   return i;
 }
+
+/* the lanes of x whose bits are set, one after the other; up to a vector is written */
+#if defined(RF_AVX512)
+RF_INLINE void st_front(rf_real *to, V x, uint32_t bits) { st_real(to, RF_OP(maskz_compress)((M)bits, x)); }
+#elif defined(RF_AVX2)
+#define RF_LANE(l) 4 * l, 4 * l + 1, 4 * l + 2, 4 * l + 3
+#define RF_FRONT(a, b, c, d) {RF_LANE(a), RF_LANE(b), RF_LANE(c), RF_LANE(d)}
+static const uint8_t rf_front[16][16] = {RF_FRONT(0, 0, 0, 0), RF_FRONT(0, 0, 0, 0), RF_FRONT(1, 0, 0, 0), RF_FRONT(0, 1, 0, 0),
+  RF_FRONT(2, 0, 0, 0), RF_FRONT(0, 2, 0, 0), RF_FRONT(1, 2, 0, 0), RF_FRONT(0, 1, 2, 0), RF_FRONT(3, 0, 0, 0), RF_FRONT(0, 3, 0, 0),
+  RF_FRONT(1, 3, 0, 0), RF_FRONT(0, 1, 3, 0), RF_FRONT(2, 3, 0, 0), RF_FRONT(0, 2, 3, 0), RF_FRONT(1, 2, 3, 0), RF_FRONT(0, 1, 2, 3)};
+RF_INLINE void st_front(rf_real *to, V x, uint32_t bits) {
+  for (int h = 0; h < 2; h++) {
+    const uint32_t own = bits >> h * (LANES / 2) & ((1u << LANES / 2) - 1), row = RF_DOUBLE ? (own & 1) * 3 | (own >> 1) * 12 : own;
+    const __m128i half = _mm_castps_si128(h ? _mm256_extractf128_ps((__m256)x, 1) : _mm256_castps256_ps128((__m256)x));
+    _mm_storeu_si128((__m128i *)to, _mm_shuffle_epi8(half, _mm_loadu_si128((const __m128i *)rf_front[row])));
+    to += __builtin_popcount(own);
+  }
+}
+#else
+RF_INLINE void st_front(rf_real *to, V x, uint32_t bits) {
+  for (int l = 0; l < LANES; l++)
+    if (bits >> l & 1) *to++ = x[l];
+}
+#endif

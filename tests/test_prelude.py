@@ -59,6 +59,7 @@ RF_EXPORT void t_transpose(const rf_real *a, rf_real *o) {
   v_transpose(r);
   for (int i = 0; i < LANES; i++) st_real(o + i * LANES, r[i]);
 }
+RF_EXPORT void t_front(const rf_real *a, uint32_t bits, rf_real *o) { st_front(o, ld_real(a), bits); }
 RF_EXPORT void t_masks(int64_t n, int *o) {
   M m = tail(n);
   o[0] = m_bits(m), o[1] = m_any(m), o[2] = m_every(m), o[3] = m_bits(m_not(m)), o[4] = m_bits(m_and(m, m_all())), o[5] = m_bits(m_or(m, m_none()));
@@ -262,6 +263,15 @@ def test_folds_and_transpose(p: Prelude) -> None:
     out = np.full_like(square, np.nan)
     p.lib.t_transpose(pointer(square), pointer(out))
     np.testing.assert_array_equal(out, square.T)
+
+
+def test_lanes_moved_to_the_front(p: Prelude) -> None:
+    x = np.arange(p.lanes).astype(p.dtype)
+    for bits in range(1 << p.lanes) if p.lanes <= 8 else [0, (1 << p.lanes) - 1, *np.random.default_rng(3).integers(0, 1 << p.lanes, 500)]:
+        out = np.full(2 * p.lanes, -1, p.dtype)
+        p.lib.t_front(pointer(x), ctypes.c_uint32(int(bits)), pointer(out))
+        chosen = [lane for lane in range(p.lanes) if int(bits) >> lane & 1]
+        assert list(out[: len(chosen)]) == chosen and (out[p.lanes :] == -1).all()
 
 
 def test_masks(p: Prelude) -> None:

@@ -30,18 +30,23 @@ RF_NOINLINE void top_insert(rf_real *best, rf_real *at, int64_t k, V v, V p, M h
 }
 /* the same for k <= LANES, the list in a register: what goes before x stays, x follows it, the rest moves up a lane */
 RF_INLINE M top_before(V b, V at, V x) { return m_and(m_not(m_lt(at, set1(0))), m_and(m_not(m_lt(b, x)), m_or(m_eq(x, x), m_isnan(b)))); }
-RF_NOINLINE void top_insert_lanes(rf_real *best, rf_real *at, int64_t k, V v, V p, M hit) {
+RF_NOINLINE void top_insert_lanes(rf_real *best, rf_real *at, int64_t k, const rf_real *values, const rf_real *positions, int64_t n) {
   const M own = tail(k), first = tail(1);
   V b = sel(own, ldm_real(own, best), set1(-RF_INF)), a = sel(own, ldm_real(own, at), set1(-1));
-  rf_real values[LANES], positions[LANES];
-  st_real(values, v); st_real(positions, p);
-  for (uint32_t left = m_bits(hit); left; left &= left - 1) {
-    const V x = set1(values[__builtin_ctz(left)]), i = set1(positions[__builtin_ctz(left)]);
+  for (int64_t c = 0; c < n; c++) {
+    const V x = set1(values[c]), i = set1(positions[c]);
     const V below = sel(first, set1(RF_NAN), v_up(b)), below_at = sel(first, set1(0), v_up(a));
     const M stays = top_before(b, a, x), follows = top_before(below, below_at, x);
     b = sel(stays, b, sel(follows, x, below)); a = sel(stays, a, sel(follows, i, below_at));
   }
   stm_real(own, best, b); stm_real(own, at, a);
+}
+/* candidates for the list, gathered without a branch: which lanes have one cannot be foreseen */
+#define TOP_FOUND 64
+RF_INLINE int64_t top_found(rf_real *values, rf_real *positions, int64_t n, V v, V p, M hit) {
+  const uint32_t bits = m_bits(hit);
+  st_front(values + n, v, bits); st_front(positions + n, p, bits);
+  return n + __builtin_popcount(bits);
 }
 
 struct context {
@@ -249,23 +254,28 @@ static void phase_1_over_j(void *ctx_, int64_t item, int worker) {
           x_j = 0; floor10 = set1(h_min(floor10));
         }
         V a11 = set1(-RF_INF);
+        rf_real a12[TOP_FOUND + 2 * LANES], a12_at[TOP_FOUND + 2 * LANES]; int64_t a12_n = 0;
+        const V a12_last = set1((acc_best_at + x_i * 4)[3] < 0 ? RF_NAN : (acc_best + x_i * 4)[3]);
         for (; x_j + 1 * LANES <= x_j_c; x_j += 1 * LANES) {
           const V t13 = ld_real(buf_tile0 + x_i * 144 + x_j);
           a11 = v_max_raw(a11, t13);
           const V t14 = set1((rf_real)(x_j_0 + x_j)) + iota();
-          const M m15 = m_and((acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t13, set1(acc_best[x_i * 4 + 3])))), m_not(m_lt(t13, floor10)));
-          if (m_any(m15)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t13, t14, m15);
+          const M m15 = m_and(m_not(m_le(t13, a12_last)), m_not(m_lt(t13, floor10)));
+          if ((x_j_0 == 0) || m_any(m15)) a12_n = top_found(a12, a12_at, a12_n, t13, t14, m15);
+          if (a12_n >= TOP_FOUND) { top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, a12, a12_at, a12_n); a12_n = 0; }
         }
         if (x_j < x_j_c) {
           const M m = tail(x_j_c - x_j);
           const V t16 = ld_real(buf_tile0 + x_i * 144 + x_j);
           a11 = sel(m, v_max_raw(a11, t16), a11);
           const V t17 = set1((rf_real)(x_j_0 + x_j)) + iota();
-          const M m18 = m_and(m, m_and((acc_best_at[x_i * 4 + 3] < 0 ? m_all() : m_not(m_le(t16, set1(acc_best[x_i * 4 + 3])))), m_not(m_lt(t16, floor10))));
-          if (m_any(m18)) top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, t16, t17, m18);
+          const M m18 = m_and(m, m_and(m_not(m_le(t16, a12_last)), m_not(m_lt(t16, floor10))));
+          if ((x_j_0 == 0) || m_any(m18)) a12_n = top_found(a12, a12_at, a12_n, t16, t17, m18);
+          if (a12_n >= TOP_FOUND) { top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, a12, a12_at, a12_n); a12_n = 0; }
         }
         acc_m_old[x_i] = acc_m[x_i];
         acc_m[x_i] = lane0(v_maximum(set1(acc_m[x_i]), set1(h_max(a11))));
+        top_insert_lanes(acc_best + x_i * 4, acc_best_at + x_i * 4, 4, a12, a12_at, a12_n); a12_n = 0;
       }
     }
     for (int64_t x_i = 0; x_i < x_i_c; x_i += 1) {
