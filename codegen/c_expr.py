@@ -349,7 +349,9 @@ class Elements:
     def _acc(self, e: Acc) -> str:
         s = self.states[e.name]
         text = self.state(s, "_at" if e.field == "index" else "")
-        if self.mode != "final" and s.op in ("max", "min") and e.field == "value":
+        # Without flags the program is the plain one, whose values are the written-out ones as they are.
+        flagged = self.names.k.flag_axes is not None
+        if flagged and self.mode != "final" and s.op in ("max", "min") and e.field == "value":
             text = f"v_settle({text})"
         return f"v_to_m({text})" if _truth(e) else text
 

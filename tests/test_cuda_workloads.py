@@ -12,6 +12,7 @@ import pytest
 from emulated_cupy import asarray
 from test_cases import CASES, Case
 from test_programs import CASES as PROGRAMS
+from test_programs import clipped
 from test_workloads import ROUNDING, leaves, rng
 
 import redfuser_eq as rf
@@ -59,6 +60,14 @@ def test_programs(gpu: emulated_cupy.Current, name: str) -> None:
     for g, e in zip(got, leaves(case.f(*(a.astype(np.float64) for a in arrays))), strict=True):
         assert g.shape == e.shape
         np.testing.assert_allclose(g, e, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_an_unfused_program_keeps_what_is_not_finite(gpu: emulated_cupy.Current, value: float) -> None:
+    x = np.ones((3, 5), np.float32)
+    x[1, 2] = value
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(rf.optimize(clipped, target="cuda")(asarray(x)).get(), clipped(x))
 
 
 def on_host(result: Any) -> list[Any]:

@@ -96,3 +96,16 @@ def test_against_float64(name: str, sizes: tuple[int, int], target: str) -> None
 def test_positions_are_integers_throughout() -> None:
     cascade = rf.optimize(first_of_all).cascade(np.ones((5, 7), np.float32))
     assert all(a.dtype.kind == "i" for a in cascade.accumulators() if a.op == "sum")
+
+
+def clipped(x: Any) -> Any:
+    return np.clip(x / np.max(np.abs(x), axis=-1, keepdims=True), -1, 1)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_an_unfused_program_keeps_what_is_not_finite(value: float, target: str) -> None:
+    x = np.ones((3, 5), np.float32)
+    x[1, 2] = value
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(rf.optimize(clipped, target=target, verify="raise")(x), clipped(x))

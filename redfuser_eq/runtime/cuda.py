@@ -23,6 +23,7 @@ from ..codegen.launch import CudaProgram
 from ..cuda_copies import ALIGNED, SCRATCH
 from ..cuda_schedule import schedule
 from ..errors import BackendError
+from ..expr import Acc, nodes
 from ..gpu import GPUS, Gpu
 from ..schedule import Unsupported, row_major
 from . import cuda_cupy
@@ -100,7 +101,12 @@ def programs(
 
 
 def _same(cascade: Cascade, plain: Cascade) -> bool:
-    return cascade.passes == plain.passes and cascade.outputs == plain.outputs
+    """Whether a kernel gives the plain program's values as it is, non-finite ones too: not where it reads a running maximum or
+    minimum, which it takes for 0 while infinite."""
+    ordered = {a.name for a in cascade.accumulators() if a.op in ("max", "min")}
+    along = [o.expr for o in cascade.outputs if set(o.axes) & set(cascade.stream_axes())]
+    read = {e.name for e in nodes(*(a.lift for a in cascade.accumulators()), *along) if isinstance(e, Acc)}
+    return cascade.passes == plain.passes and cascade.outputs == plain.outputs and not ordered & read
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
