@@ -21,7 +21,7 @@ RATES = {"float16": "f16", "bfloat16": "bf16"}  # others may be multiplied in se
 
 
 def floor(cascade: Cascade, kernel: ir.Kernel, extents: Mapping[str, int], gpu: Gpu) -> float:
-    """Seconds. kernel: the scheduler's own, for its masks and for whether tensor cores are used; others use no more of them."""
+    """Seconds. kernel: the scheduler's own, for its masks."""
     roots = [a.lift for a in cascade.accumulators()] + [o.expr for o in cascade.outputs]
     share = _share(kernel, extents)
 
@@ -29,7 +29,7 @@ def floor(cascade: Cascade, kernel: ir.Kernel, extents: Mapping[str, int], gpu: 
         return share * prod(extents[a] for a in axes)
 
     special = tensor = 0.0
-    tensors = any(p.place is not None and p.place.form in TENSOR for p in kernel.phases)
+    tensors = _tensors(cascade, kernel)
     folds = sum(points({*a.lift.axes, p.axis}) for p in cascade.passes for a in p.accumulators if not tensors or not columns(p, a))
     loads: dict[int, float] = {}  # by argument: two views of one may read the same
     arguments = {s.name: s.param for s in cascade.sources}
@@ -52,6 +52,13 @@ def floor(cascade: Cascade, kernel: ir.Kernel, extents: Mapping[str, int], gpu: 
         tensor,
     )
     return START + max(times)
+
+
+def _tensors(cascade: Cascade, kernel: ir.Kernel) -> bool:
+    """Whether some schedule may use tensor cores: where the scheduler's own does not, for want of space, another with smaller
+    tiles may."""
+    used = any(p.place is not None and p.place.form in TENSOR for p in kernel.phases)
+    return used or cascade.numerics == "fast" or any(s.dtype.itemsize <= 2 for s in cascade.sources)
 
 
 def columns(p: Pass, a: Accumulator) -> bool:

@@ -146,8 +146,8 @@ def loops_twice(c: Cascade) -> set[str]:
     found: set[str] = set()
     for p in c.passes:
         inside = [e for a in p.accumulators for e in nodes(a.lift) if isinstance(e, Reduce)]
-        varied = {x for a in p.accumulators for x in a.axes}
-        found |= {e.axis for e in inside if e.axis in varied and any(isinstance(n, Acc) for n in nodes(e))}
+        varied, running = {x for a in p.accumulators for x in a.axes}, {a.name for a in p.accumulators}
+        found |= {e.axis for e in inside if e.axis in varied and any(isinstance(n, Acc) and n.name in running for n in nodes(e))}
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import cascades
@@ -67,10 +68,20 @@ def test_the_rest_is_not_made_where_nothing_can_be_faster(monkeypatch: pytest.Mo
         assert len(made) == 1, name
 
 
+def test_tensor_cores_are_used_where_only_smaller_tiles_have_room() -> None:
+    """The scheduler's own tiles do not fit, so that its form has no tensor cores; that one bounds nothing."""
+    w = cascades.WORKLOADS["kmeans"]()
+    c, extents, device = replace(w.cascade, numerics="fast"), {"i": 100000, "f": 128, "j": 1024}, GPUS["a100"]
+    found = candidates(c, extents, {}, device)
+    forms = [{p.place.form for p in x.kernel.phases if p.place is not None} for x in found]
+    assert "mma" not in forms[0] and any("mma" in f for f in forms)
+    chosen = choose(c, extents, {}, device)
+    assert chosen.kernel == best(found).kernel and any(p.place is not None and p.place.form == "mma" for p in chosen.kernel.phases)
+    assert floor(c, found[0].kernel, reference(c, found[0].kernel, extents, device), device) <= min(x.seconds for x in found)
+
+
 def test_another_form_is_taken_where_it_is_predicted_to_be_faster() -> None:
     """On a chip whose tensor cores do next to nothing."""
-    from dataclasses import replace
-
     from test_cuda_mma import workload
 
     w = workload("attention")

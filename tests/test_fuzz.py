@@ -31,7 +31,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "mul": np.multiply,
     "maximum": np.maximum,
     "over": lambda a, b: a / (np.abs(b) + 0.5),
-    "select": lambda a, b: np.where(b > 0, a, 0.0),
+    "select": lambda a, b: np.where(b > 0.37, a, 0.0),  # no formula gives the limit exactly: there, rounding would decide
 }
 REDUCE: dict[str, Callable[[Any], Any]] = {
     "sum": lambda a: np.sum(a, axis=-1, keepdims=True),
