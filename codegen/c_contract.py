@@ -238,8 +238,10 @@ class ContractStatements(StateStatements):
             fetch = f"RF_UNROLL({mr}) for (int i = 0; i < {mr}; i++) PREFETCH(a + ({mr} + i) * {a_i});"
             out.append(f"for (int64_t c1 = RF_LINE; c1 < n; c1 += RF_LINE) {{ {fetch}")
             out += [*self._steps(s.nv, load, over_i, a_i, a_c, b_c, "RF_LINE", True), "}", "n = (n - 1) % RF_LINE + 1;"]
-        steps = pair_steps(self.names, s.nv, mr, b.tag, a_i, b.panel) if pairs else None
-        out += steps or self._steps(s.nv, load, over_i, a_i, a_c, b_c, "n", main)
+        if pairs:
+            out += pair_steps(self.names, s.nv, mr, b.tag, a_i, b.panel)
+        else:
+            out += self._steps(s.nv, load, over_i, a_i, a_c, b_c, "n", main)
         out += self._start_lines(s, over_i, over_j, cell)
         store = f"{over_i} {over_j} st_real({cell}, x[i][j]);"
         if s.score is None and not s.folds:

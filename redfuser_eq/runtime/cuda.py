@@ -30,7 +30,7 @@ from . import cuda_cupy
 from . import numpy as host
 from .cuda_launch import Arg, Device, Ready, flag_bytes, prepare
 from .cuda_repair import DeviceRepair, in_place, prepare_repair, search
-from .memory import overlaps
+from .memory import overlaps, pointer
 from .numpy import checked_arrays, checked_out
 from .repair import Repair
 from .tensor_map import NoMap
@@ -160,7 +160,7 @@ class CudaExecutable:
             return self._call(device, list(arrays), extents, out)
 
     def _call(self, device: Device, given: list[Any], extents: Mapping[str, int], out: Sequence[Any] | None) -> list[Any]:
-        if out is not None and overlaps(given, out, _pointer):
+        if out is not None and overlaps(given, out, pointer):
             checked_out(self.cascade.outputs, extents, out)
             for a, result in zip(out, self._call(device, given, extents, None), strict=True):
                 device.copy(a, result)
@@ -287,7 +287,3 @@ def _strides(given: Sequence[Any], cascade: Cascade, out: Sequence[Any] | None) 
 
 def _elements(a: Any) -> tuple[int, ...]:
     return tuple(s // a.itemsize for s in a.strides)
-
-
-def _pointer(a: Any) -> int:
-    return int(a.data.ptr)

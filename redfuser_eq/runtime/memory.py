@@ -25,6 +25,11 @@ _probe = np.arange(3)[1:]
 address = _field if sys.implementation.name == "cpython" and _field(_probe) == _attribute(_probe) else _attribute
 
 
+def pointer(a: Any) -> int:
+    """The address of a NumPy or CuPy array."""
+    return int(address(a) or 0) if isinstance(a, np.ndarray) else int(a.data.ptr)
+
+
 def in_place(a: Any) -> bool:
     """Whether a kernel can write each element where it is: strides of whole elements, one place for each, native bytes."""
     size = a.itemsize

@@ -29,7 +29,7 @@ from ..errors import ShapeError
 from ..expr import Acc, Axes, Cast, Expr, Load, Map, Output, Prev, Reduce, nodes, show
 from ..interpret import Array, Frame, Range, Scope, State, Step, apply, check_top, combine, empty, fold_lift, rebase, shown, steps
 from .contract import Factors, Product, contract
-from .memory import overlaps
+from .memory import overlaps, pointer
 from .tiling import Layout, Root, Terms, held, layout
 
 MANY = 1 << 21  # elements from which threads pay
@@ -53,7 +53,7 @@ class NumpyExecutable:
     def __call__(self, arrays: Sequence[Any], extents: Mapping[str, int], out: Sequence[Any] | None = None) -> list[Any]:
         given = checked_arrays(self.cascade, arrays, extents)
         results = checked_out(self.cascade.outputs, extents, out)
-        if out is not None and overlaps(arrays, out):
+        if out is not None and overlaps(list(given.values()), results, pointer):
             for a, fresh in zip(out, self(arrays, extents), strict=True):
                 np.copyto(a, fresh)
             return list(out)
